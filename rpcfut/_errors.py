@@ -1,0 +1,165 @@
+"""Every error that rpcfut raises.
+
+RpcError (a RuntimeError)
+├── InvalidStateError          a future was completed twice, or read too early
+├── PoolExhaustedError         too many threads are blocked in waits
+├── ExtractionError            which device memory does this value hold? (EXT-3)
+├── DeviceMismatchError        the value lies on a device that was not declared
+├── CallRefusedError           your call was wrong; nothing was sent
+│   ├── EncodeError            an argument cannot travel
+│   ├── FunctionRefusedError   a lambda, a local function, a bound method
+│   └── UnknownWorkerError     no such worker
+├── NotExposedError            they do not let you call this function
+├── DecodeError                they (or you) got bytes that make no sense
+├── RpcTimeoutError            the call's deadline passed
+├── PeerLostError              they are gone
+├── RemoteError                they raised something that only exists there
+├── RendezvousError            the group did not come together
+│   ├── MissingWorkersError    some ranks never came
+│   └── DuplicateNameError     two workers want one name
+└── LifecycleError             you called before init_rpc or after shutdown
+
+Where Python has a type for the same thing, the class derives from it too, so that
+``except TimeoutError`` or ``except LookupError`` work as expected.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from dataclasses import dataclass
+
+
+class RpcError(RuntimeError):
+    """Base of all errors of this library."""
+
+
+class InvalidStateError(RpcError, concurrent.futures.InvalidStateError):
+    """The future is not in a state that allows this operation (FUT-1)."""
+
+
+class PoolExhaustedError(RpcError):
+    """So many pool threads wait that another wait could never end (RPC-6)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a value came from, for messages.
+
+    Args:
+        what: The value in words, as in ``"the return value of the then() callback"``.
+        path_root: What its path starts with, as in ``"result"``.
+        worker: Name of the worker that held the value, if it has one.
+        call: The call that it belongs to, as in ``"step() for worker 'server'"``.
+    """
+
+    what: str
+    path_root: str = "value"
+    worker: str | None = None
+    call: str | None = None
+
+
+class ExtractionError(RpcError, TypeError):
+    """Nobody has said which device memory a type holds (EXT-3).
+
+    Raised at once, on the future that is waited for: the library never guesses,
+    because a guess would be a silent race.
+
+    Args:
+        type_name: Module and qualified name of the unknown type.
+        path: Where in the value it was found, as in ``result['layers'][3].cache``.
+        what: The value in words.
+        worker: Name of the worker where it happened, if it has one.
+        call: The call that the value belongs to, if any.
+        fix: The line or lines to add.
+    """
+
+    def __init__(  # noqa: PLR0913 - the fields of the message, all by name
+        self,
+        *,
+        type_name: str,
+        path: str,
+        what: str,
+        worker: str | None = None,
+        call: str | None = None,
+        fix: str,
+    ) -> None:
+        lines = [f"cannot tell which device memory {type_name!r} holds"]
+        lines.append(f"  found at: {path}, in {what}")
+        if worker is not None:
+            lines.append(f"  worker:   {worker}")
+        if call is not None:
+            lines.append(f"  call:     {call}")
+        lines.append(f"  to fix:   {fix}")
+        super().__init__("\n".join(lines))
+        self.type_name = type_name
+        self.path = path
+        self.what = what
+        self.worker = worker
+        self.call = call
+        self.fix = fix
+
+
+class DeviceMismatchError(RpcError, ValueError):
+    """The value lies on devices that were not declared (STR-7)."""
+
+
+class CallRefusedError(RpcError):
+    """The call was refused where it was made; nothing was sent."""
+
+
+class EncodeError(CallRefusedError, TypeError):
+    """A value cannot travel; the message names its path and the way out."""
+
+
+class FunctionRefusedError(CallRefusedError, TypeError):
+    """The function has no name that another process could find."""
+
+
+class UnknownWorkerError(CallRefusedError, LookupError):
+    """No worker of that name or rank; the message lists the known ones."""
+
+
+class NotExposedError(RpcError, LookupError):
+    """The callee does not expose this function; the message has the line to add."""
+
+
+class DecodeError(RpcError, ValueError):
+    """Bytes from a peer that do not decode."""
+
+
+class RpcTimeoutError(RpcError, TimeoutError):
+    """The deadline of a call passed before its answer came (RPC-2)."""
+
+
+class PeerLostError(RpcError, ConnectionError):
+    """The worker that should have answered is gone (RPC-7)."""
+
+
+class RemoteError(RpcError):
+    """The callee raised an exception of a type that is not rebuilt here (RPC-4).
+
+    Args:
+        type_name: Module and qualified name of the type over there.
+        text: ``str()`` of the exception over there.
+    """
+
+    def __init__(self, type_name: str, text: str) -> None:
+        super().__init__(f"{type_name}: {text}" if text else type_name)
+        self.type_name = type_name
+        self.text = text
+
+
+class RendezvousError(RpcError):
+    """The group did not come together."""
+
+
+class MissingWorkersError(RendezvousError, TimeoutError):
+    """Some ranks did not come in time; the message names them."""
+
+
+class DuplicateNameError(RendezvousError, ValueError):
+    """Two workers want one name; the message names both ranks."""
+
+
+class LifecycleError(RpcError):
+    """Called before init_rpc, after shutdown, or twice."""
