@@ -137,6 +137,17 @@ def _held() -> _Held:
     )
 
 
+def _after_grace(before: _Held) -> _Held:
+    pause = threading.Event()
+    for _ in range(_GRACE_ROUNDS):
+        multiprocessing.active_children()  # collects those that have ended
+        left = _held() - before
+        if not left:
+            break
+        pause.wait(_GRACE_ROUND_S)
+    return left
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Give the session a folder for temporary files that nobody else writes to.
@@ -163,14 +174,9 @@ def _nothing_left(_own_temporary_folder: None) -> Iterator[None]:
     before = _held()
     yield
     left = _held() - before
-    pause = threading.Event()
-    for _ in range(_GRACE_ROUNDS if left else 0):
-        gc.collect()
-        multiprocessing.active_children()  # collects those that have ended
-        left = _held() - before
-        if not left:
-            break
-        pause.wait(_GRACE_ROUND_S)
+    if left:
+        gc.collect()  # what hangs in a cycle is on its way out, too
+        left = _after_grace(before)
     if left:
         pytest.fail(f"the test left behind: {_describe(left)}", pytrace=False)
 
