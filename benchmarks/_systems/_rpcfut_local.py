@@ -1,0 +1,49 @@
+"""rpcfut's future and extractor, in one process without workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import rpcfut._extract
+
+import rpcfut
+from benchmarks import _local
+
+if TYPE_CHECKING:
+    import torch
+
+    from benchmarks._systems._system import Place
+
+
+class RpcfutLocal:
+    """Main thread."""
+
+    def __init__(self) -> None:
+        host = _local.host_tensor()
+        tensors = _local.hundred_tensors()
+        ints = _local.million_ints()
+        self.probes = {
+            "then_host": lambda count: _local.time_then(_new, host, count),
+            "then_done": lambda count: _local.time_then_done(_new, host, count),
+            "then_device": lambda count: _local.time_then(
+                _new, _local.device_tensor(), count
+            ),
+            "extract_list100": lambda count: _local.time_extraction(
+                rpcfut.extract, tensors, count
+            ),
+            "extract_1e6_ints": lambda count: _local.time_extraction(
+                rpcfut.extract, ints, count
+            ),
+        }
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _new() -> rpcfut.Future[torch.Tensor]:
+    return rpcfut.Future()
+
+
+def open_caller(_place: Place) -> RpcfutLocal:
+    """Make the values."""
+    return RpcfutLocal()
