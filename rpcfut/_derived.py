@@ -1,0 +1,87 @@
+"""Extractor and wire format for types that declare what they are made of."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from typing import TYPE_CHECKING, Any
+
+from rpcfut._known_types import (
+    Rule,
+    attribute_parts,
+    field_names,
+    is_named_tuple,
+    itself,
+    leaf,
+    type_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def rule_from(flatten: Callable[..., object]) -> Rule:
+    """Make an extractor of a flatten function: an object holds what it is made of."""
+
+    @functools.wraps(flatten)
+    def rule(value: object) -> list[object]:
+        return [flatten(value)]
+
+    return rule
+
+
+def wire_name(kind: type) -> str:
+    """Name a type for the wire; a spawned child's main module is the parent's."""
+    module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
+    return f"{module}:{kind.__qualname__}"
+
+
+def derived_form(
+    kind: type,
+) -> tuple[Rule, Callable[..., object], Callable[..., Any]]:
+    """Make both functions for a type whose parts are declared."""
+    if issubclass(kind, enum.Flag):
+        return leaf, lambda member: member._value_, kind
+    if issubclass(kind, enum.Enum):
+        return leaf, lambda member: member._name_, kind.__getitem__
+    if issubclass(kind, tuple) and is_named_tuple(kind):
+        return itself, tuple, kind._make  # type: ignore[attr-defined]
+    names = field_names(kind)
+    if names is None:
+        raise TypeError(
+            f"{type_name(kind)} is no dataclass, attrs class, named tuple or enum: "
+            f"write rpcfut.register_type({kind.__qualname__}, flatten, unflatten)"
+        )
+    return (
+        attribute_parts,
+        functools.partial(_flatten_fields, kind, names),
+        functools.partial(_unflatten_fields, kind, names),
+    )
+
+
+def _flatten_fields(kind: type, names: tuple[str, ...], value: object) -> object:
+    more = [
+        name
+        for name in getattr(value, "__dict__", {})
+        if name not in names
+        and not isinstance(getattr(kind, name, None), functools.cached_property)
+    ]
+    if more:
+        raise TypeError(
+            f"attribute {more[0]!r} of this {kind.__qualname__} is no field and would "
+            "be lost; declare it, or register flatten and unflatten"
+        )
+    return {name: getattr(value, name) for name in names}
+
+
+def _unflatten_fields(kind: type, names: tuple[str, ...], values: object) -> object:
+    if not isinstance(values, dict) or values.keys() != set(names):
+        got = sorted(map(str, values)) if isinstance(values, dict) else values
+        raise ValueError(
+            f"fields of {kind.__qualname__} are {sorted(names)} here and {got!r} on "
+            "the other side: do both run the same version?"
+        )
+    made: object = object.__new__(kind)
+    for name in names:
+        object.__setattr__(made, name, values[name])
+    return made
