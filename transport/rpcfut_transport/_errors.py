@@ -1,0 +1,60 @@
+"""Every error that the transport raises.
+
+TransportError (a RuntimeError)
+├── LocalProtocolError     you used it wrongly; nothing was sent
+├── RemoteProtocolError    they sent something that makes no sense
+├── ClosedError            you closed it
+├── PeerLost               they are gone
+├── UnknownPeer            you never added a peer of that rank
+└── LinkError              the way to a peer is refused, or not to be trusted
+"""
+
+from __future__ import annotations
+
+
+class TransportError(RuntimeError):
+    """Base of all errors of the transport."""
+
+
+class LocalProtocolError(TransportError):
+    """This process broke the rules; nothing was sent."""
+
+
+class RemoteProtocolError(TransportError):
+    """A peer broke the rules; what it sent was not used."""
+
+
+class ClosedError(TransportError):
+    """This process closed the object before or during the operation."""
+
+
+class PeerLost(TransportError):  # noqa: N818 - says what happened to the peer
+    """The peer is gone: it died, or it left.
+
+    Args:
+        peer: Name of the peer.
+        reason: Why it counts as gone, as in ``"its process 4711 ended"``.
+    """
+
+    def __init__(self, peer: str, reason: str) -> None:
+        super().__init__(f"peer {peer!r} is gone: {reason}")
+        self.peer = peer
+        self.reason = reason
+
+
+class UnknownPeer(TransportError, LookupError):  # noqa: N818 - pairs with PeerLost
+    """No peer of this rank was added.
+
+    Args:
+        rank: The rank that was asked for.
+        known: The ranks that exist.
+    """
+
+    def __init__(self, rank: int, known: list[int]) -> None:
+        super().__init__(f"no peer has rank {rank!r}; known ranks: {known!r}")
+        self.rank = rank
+        self.known = known
+
+
+class LinkError(TransportError):
+    """The way to a peer cannot be opened, used or trusted; the message says why."""

@@ -1,0 +1,294 @@
+"""Which calls are open, to whom, and until when.
+
+Theory of operation: a pure state machine. It has no thread, lock, socket or clock; its
+driver holds a lock, tells it what happened and when, and does what it returns.
+
+A call is open from `Session.open_call` until exactly one of these returns its id or
+says yes: `on_reply`, `close_call`, `on_tick`, `end_peer`, `on_close`. So whoever ends a
+call knows that nobody else does (RPC-2, RPC-5).
+
+A peer is alive until it leaves or is lost, and never comes back: a restarted one is
+added again, as a new incarnation (RPC-7)::
+
+    add_peer --> ALIVE --end_peer--> LEFT or LOST --add_peer--> ALIVE
+                                                   (another incarnation)
+
+Deadlines lie in a heap. An entry whose call has ended stays there until its time comes
+or the heap is mostly such entries; so `next_deadline_s` may be too early, never too
+late. That is on purpose: with one timeout for all calls the earliest entry hardly
+changes, and the driver's reader need not be woken for every call.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from rpcfut_transport._errors import LocalProtocolError, PeerLost, UnknownPeer
+
+_COMPACT_MIN_ENTRIES = 64
+
+
+class PeerState(Enum):
+    """Where a peer is in its life."""
+
+    ALIVE = "alive"
+    LEFT = "left"
+    LOST = "lost"
+
+
+@dataclass(slots=True, kw_only=True)
+class Peer:
+    """A peer as the session sees it.
+
+    Args:
+        name: Its name, for messages.
+        incarnation: Which life of it.
+        state: Where it is in its life.
+        reason: Why it is gone; empty while it is alive.
+    """
+
+    name: str
+    incarnation: int
+    state: PeerState = PeerState.ALIVE
+    reason: str = ""
+
+
+class OpenCall(NamedTuple):
+    """A call that waits for its answer.
+
+    Args:
+        rank: Whom it waits for.
+        incarnation: Which life of that peer.
+        deadline_s: When it ends unanswered, monotonic; None for never.
+    """
+
+    rank: int
+    incarnation: int
+    deadline_s: float | None
+
+
+class Session:
+    """The open calls and the peers of one worker. Its driver holds a lock."""
+
+    def __init__(self) -> None:
+        self._peers: dict[int, Peer] = {}
+        self._calls: dict[int, OpenCall] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        self._last_call_id = 0
+        self.late_replies = 0
+        self.dropped_replies = 0
+
+    @property
+    def pending_count(self) -> int:
+        """How many calls are open."""
+        return len(self._calls)
+
+    @property
+    def alive_count(self) -> int:
+        """How many peers are alive."""
+        return sum(peer.state is PeerState.ALIVE for peer in self._peers.values())
+
+    def name_of(self, rank: int) -> str:
+        """Return the name of a peer, alive or gone.
+
+        Raises:
+            UnknownPeer: When there is none.
+        """
+        peer = self._peers.get(rank)
+        if peer is None:
+            raise UnknownPeer(rank, sorted(self._peers))
+        return peer.name
+
+    def add_peer(self, rank: int, name: str, incarnation: int) -> None:
+        """Make a peer known, or a new incarnation of one that is gone.
+
+        Raises:
+            LocalProtocolError: When a peer of this rank is alive, or the gone one had
+                the same incarnation.
+        """
+        self.check_new_peer(rank, incarnation)
+        self._peers[rank] = Peer(name=name, incarnation=incarnation)
+
+    def check_new_peer(self, rank: int, incarnation: int) -> None:
+        """Check that `add_peer` would succeed.
+
+        Raises:
+            LocalProtocolError: When it would not.
+        """
+        known = self._peers.get(rank)
+        if known is None:
+            return
+        if known.state is PeerState.ALIVE:
+            raise LocalProtocolError(
+                f"rank {rank} is {known.name!r}, which is alive; "
+                "a new peer can take the rank once that one left or is lost"
+            )
+        if known.incarnation == incarnation:
+            raise LocalProtocolError(
+                f"incarnation {incarnation} of {known.name!r} (rank {rank}) is "
+                f"{known.state.value}; a restarted peer needs another incarnation"
+            )
+
+    def accepts(self, rank: int, incarnation: int) -> bool:
+        """Say whether messages of this sender count: it is known and alive."""
+        peer = self._peers.get(rank)
+        return (
+            peer is not None
+            and peer.incarnation == incarnation
+            and peer.state is PeerState.ALIVE
+        )
+
+    def require_alive(self, rank: int) -> Peer:
+        """Return the peer of this rank.
+
+        Raises:
+            UnknownPeer: When there is none.
+            PeerLost: When it left or is lost.
+        """
+        peer = self._peers.get(rank)
+        if peer is None:
+            raise UnknownPeer(rank, sorted(self._peers))
+        if peer.state is not PeerState.ALIVE:
+            raise PeerLost(peer.name, peer.reason)
+        return peer
+
+    def open_call(self, rank: int, deadline_s: float | None) -> int:
+        """Open a call.
+
+        Args:
+            rank: Whom the call goes to.
+            deadline_s: When it ends unanswered, monotonic; None for never.
+
+        Returns:
+            Its id, never 0, never used before.
+
+        Raises:
+            UnknownPeer: When there is no such peer.
+            PeerLost: When the peer left or is lost.
+        """
+        peer = self.require_alive(rank)
+        self._last_call_id += 1
+        call_id = self._last_call_id
+        self._calls[call_id] = OpenCall(rank, peer.incarnation, deadline_s)
+        if deadline_s is not None:
+            heapq.heappush(self._deadlines, (deadline_s, call_id))
+            self._compact()
+        return call_id
+
+    def find_call(self, call_id: int) -> OpenCall | None:
+        """Return an open call; None when it has ended or never was."""
+        return self._calls.get(call_id)
+
+    def on_reply(self, call_id: int, rank: int, incarnation: int) -> bool:
+        """Take an answer; the call ends if it is the right one.
+
+        An answer to a call that has ended is counted as late. One from a peer that was
+        not asked, or to a call that never was, is counted as dropped.
+
+        Args:
+            call_id: The call that it claims to answer.
+            rank: Who sent it.
+            incarnation: Which life of the sender.
+
+        Returns:
+            Whether to deliver it.
+        """
+        call = self._calls.get(call_id)
+        if call is None:
+            if 0 < call_id <= self._last_call_id:
+                self.late_replies += 1
+            else:
+                self.dropped_replies += 1
+            return False
+        if call.rank != rank or call.incarnation != incarnation:
+            self.dropped_replies += 1
+            return False
+        del self._calls[call_id]
+        return True
+
+    def close_call(self, call_id: int) -> bool:
+        """End a call because the caller gave it up.
+
+        Returns:
+            Whether it was open.
+        """
+        return self._calls.pop(call_id, None) is not None
+
+    def end_peer(self, rank: int, state: PeerState, reason: str) -> list[int]:
+        """Take note that a living peer left or is lost.
+
+        Args:
+            rank: Which peer.
+            state: LEFT or LOST.
+            reason: Why, for the errors of later calls.
+
+        Returns:
+            The calls that fail.
+
+        Raises:
+            UnknownPeer: When there is no such peer.
+            PeerLost: When it was gone before.
+        """
+        peer = self.require_alive(rank)
+        peer.state = state
+        peer.reason = reason
+        ended = [call_id for call_id, call in self._calls.items() if call.rank == rank]
+        for call_id in ended:
+            del self._calls[call_id]
+        return ended
+
+    def on_tick(self, now_s: float) -> list[int]:
+        """End the calls whose time is over.
+
+        Args:
+            now_s: The time, monotonic.
+
+        Returns:
+            Their ids, earliest deadline first.
+        """
+        expired: list[int] = []
+        heap = self._deadlines
+        if not heap or heap[0][0] > now_s:
+            return expired
+        while heap and (heap[0][0] <= now_s or heap[0][1] not in self._calls):
+            call_id = heapq.heappop(heap)[1]
+            if self._calls.pop(call_id, None) is not None:
+                expired.append(call_id)
+        return expired
+
+    def on_close(self) -> list[int]:
+        """End all calls because this worker stops.
+
+        Returns:
+            Their ids.
+        """
+        ended = list(self._calls)
+        self._calls.clear()
+        self._deadlines.clear()
+        return ended
+
+    def next_deadline_s(self) -> float | None:
+        """Return when to call `on_tick` at the latest; None for no deadline.
+
+        Never later than the earliest deadline of an open call; may be earlier.
+        """
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _compact(self) -> None:
+        # Without this, a fast caller with a long timeout keeps every ended call.
+        entries = len(self._deadlines)
+        if entries < _COMPACT_MIN_ENTRIES or entries <= 2 * len(self._calls):
+            return
+        self._deadlines = [item for item in self._deadlines if item[1] in self._calls]
+        heapq.heapify(self._deadlines)
+
+    def __repr__(self) -> str:
+        alive = self.alive_count
+        return (
+            f"<Session peers={alive} gone={len(self._peers) - alive} "
+            f"pending={self.pending_count} late={self.late_replies} "
+            f"dropped={self.dropped_replies}>"
+        )
