@@ -1,0 +1,53 @@
+"""Messages between workers: bytes, peers, links. Knows no tensors."""
+
+from rpcfut_transport._buffers import KEEP_ALIVE_MIN_NBYTES as KEEP_ALIVE_MIN_NBYTES
+from rpcfut_transport._buffers import Buffer as Buffer
+from rpcfut_transport._calls import Counters as Counters
+from rpcfut_transport._calls import Handler as Handler
+from rpcfut_transport._calls import IncomingCall as IncomingCall
+from rpcfut_transport._calls import ReplySink as ReplySink
+from rpcfut_transport._clock import Clock as Clock
+from rpcfut_transport._clock import ManualClock as ManualClock
+from rpcfut_transport._clock import MonotonicClock as MonotonicClock
+from rpcfut_transport._endpoint import Endpoint as Endpoint
+from rpcfut_transport._errors import ClosedError as ClosedError
+from rpcfut_transport._errors import LinkError as LinkError
+from rpcfut_transport._errors import LocalProtocolError as LocalProtocolError
+from rpcfut_transport._errors import PeerLost as PeerLost
+from rpcfut_transport._errors import RemoteProtocolError as RemoteProtocolError
+from rpcfut_transport._errors import TransportError as TransportError
+from rpcfut_transport._errors import UnknownPeer as UnknownPeer
+from rpcfut_transport._peers import PeerRecord as PeerRecord
+from rpcfut_transport._peers import describe_this_process as describe_this_process
+from rpcfut_transport._wire import Kind as Kind
+from rpcfut_transport.links import Link as Link
+from rpcfut_transport.links import MemoryLink as MemoryLink
+from rpcfut_transport.links import MemoryNetwork as MemoryNetwork
+from rpcfut_transport.links import ZmqLink as ZmqLink
+
+__all__ = [
+    "KEEP_ALIVE_MIN_NBYTES",
+    "Buffer",
+    "Clock",
+    "ClosedError",
+    "Counters",
+    "Endpoint",
+    "Handler",
+    "IncomingCall",
+    "Kind",
+    "Link",
+    "LinkError",
+    "LocalProtocolError",
+    "ManualClock",
+    "MemoryLink",
+    "MemoryNetwork",
+    "MonotonicClock",
+    "PeerLost",
+    "PeerRecord",
+    "RemoteProtocolError",
+    "ReplySink",
+    "TransportError",
+    "UnknownPeer",
+    "ZmqLink",
+    "describe_this_process",
+]

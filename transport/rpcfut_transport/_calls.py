@@ -1,0 +1,99 @@
+"""What an endpoint hands to the layer above: calls, answers, and news of peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rpcfut_transport._errors import ClosedError, PeerLost
+    from rpcfut_transport._wire import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncomingCall:
+    """A call of a peer, to be answered with `Endpoint.reply`.
+
+    Args:
+        call_id: The caller's number for it; numbers of two callers may be equal.
+        sender_rank: Who calls.
+        sender_incarnation: Which life of the caller.
+        deadline_s: When the caller stops waiting, on this process's clock; None for
+            never.
+        body: What follows the header.
+        buffers: The further frames; views of them are writable and keep them alive.
+    """
+
+    call_id: int
+    sender_rank: int
+    sender_incarnation: int
+    deadline_s: float | None
+    body: memoryview
+    buffers: list[bytes | memoryview]
+
+
+class ReplySink(Protocol):
+    """Takes the end of one call: exactly one method is called, exactly once (RPC-2).
+
+    None is called after the call was abandoned. They run on the reader's or the
+    liveness thread, or on the one that closes the endpoint; they must not block. What
+    they raise is logged.
+    """
+
+    def on_result(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
+        """Take the answer."""
+        ...
+
+    def on_error(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
+        """Take the error that the callee sent."""
+        ...
+
+    def on_lost(self, error: PeerLost | ClosedError) -> None:
+        """Take note that no answer will come: the callee is gone, or we closed."""
+        ...
+
+    def on_timeout(self) -> None:
+        """Take note that the deadline passed."""
+        ...
+
+
+class Handler(Protocol):
+    """Takes what peers start. One for each endpoint.
+
+    Runs on the reader's thread, `on_peer_lost` also on the liveness thread; must not
+    block. What it raises is logged.
+    """
+
+    def on_call(self, call: IncomingCall) -> None:
+        """Take a call; answer it any time later, on any thread."""
+        ...
+
+    def on_notice(self, rank: int, kind: Kind, call_id: int) -> None:
+        """Take a notice.
+
+        Args:
+            rank: Who sent it.
+            kind: CANCEL, READY or GOODBYE.
+            call_id: The sender's call that a CANCEL is about; else 0.
+        """
+        ...
+
+    def on_peer_lost(self, rank: int, reason: str) -> None:
+        """Take note that a peer died; its calls have been failed before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What an endpoint did not use.
+
+    Args:
+        late_replies: Answers to calls that had ended.
+        dropped: Messages of strangers, to another incarnation, or that answer what the
+            sender was not asked.
+        malformed: Messages that do not decode.
+    """
+
+    late_replies: int
+    dropped: int
+    malformed: int

@@ -1,0 +1,66 @@
+"""What workers tell each other about themselves before they can talk."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from rpcfut_transport._errors import LinkError
+from rpcfut_transport._liveness import host_id, pid_namespace, process_start_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerRecord:
+    """One worker, as it is published.
+
+    Args:
+        rank: Its number in the group.
+        name: Its name, for messages.
+        incarnation: Which life of it; a restarted worker takes another number.
+        address: Where its link is reached.
+        pid: Its process id, in its own namespace.
+        start_time: When its process started, in clock ticks since boot.
+        pid_namespace: What names the namespace of its process id.
+        host_id: What names its host until that reboots.
+    """
+
+    rank: int
+    name: str
+    incarnation: int
+    address: str
+    pid: int
+    start_time: int
+    pid_namespace: int
+    host_id: str
+
+    def sees_pids_of(self, other: PeerRecord) -> bool:
+        """Say whether a process id of the other means the same process here."""
+        return (
+            self.host_id == other.host_id and self.pid_namespace == other.pid_namespace
+        )
+
+
+def describe_this_process(
+    *, rank: int, name: str, incarnation: int, address: str
+) -> PeerRecord:
+    """Make the record of a worker in this process.
+
+    Any thread; reads ``/proc``.
+
+    Raises:
+        LinkError: When ``/proc`` does not show this process.
+    """
+    pid = os.getpid()
+    start_time = process_start_time(pid)
+    if start_time is None:
+        raise LinkError(f"/proc/{pid}/stat does not exist: is /proc mounted?")
+    return PeerRecord(
+        rank=rank,
+        name=name,
+        incarnation=incarnation,
+        address=address,
+        pid=pid,
+        start_time=start_time,
+        pid_namespace=pid_namespace(),
+        host_id=host_id(),
+    )

@@ -1,0 +1,97 @@
+"""What every link does: carries frames between the inboxes of workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rpcfut_transport._buffers import Buffer
+
+
+class Link(Protocol):
+    """One inbox, and ways to the inboxes of others.
+
+    Messages from one sender arrive in the order in which they were sent. A message to a
+    peer that is gone vanishes: a link does not know who lives. Its owner closes it.
+    """
+
+    @property
+    def address(self) -> str:
+        """Where others reach this inbox. Any thread."""
+        ...
+
+    def connect(self, rank: int, address: str) -> None:
+        """Open the way to a peer's inbox; an earlier way of that rank is closed.
+
+        Owner thread; does not wait for the peer.
+
+        Args:
+            rank: The number that `send` will use.
+            address: What the peer's link has as its `address`. Hostile input: it is
+                checked before use.
+
+        Raises:
+            LinkError: When the address is none, or not to be trusted.
+            ClosedError: When `close` was called.
+        """
+        ...
+
+    def disconnect(self, rank: int) -> None:
+        """Close the way to a peer; what has not left yet is dropped.
+
+        Any thread; does not block; nothing happens for an unknown rank.
+        """
+        ...
+
+    def send(self, rank: int, frames: Sequence[Buffer]) -> None:
+        """Send a message.
+
+        Any thread; never blocks. Frames of fewer than `KEEP_ALIVE_MIN_NBYTES` bytes are
+        copied; larger ones are kept alive, and must not be written to again.
+
+        Args:
+            rank: A peer that was connected.
+            frames: At least one contiguous buffer.
+
+        Raises:
+            LocalProtocolError: When the frames cannot be sent.
+            UnknownPeer: When the rank is not connected.
+            ClosedError: When `close` was called.
+            LinkError: When the operating system refuses.
+        """
+        ...
+
+    def receive(self, timeout_s: float | None) -> list[bytes | memoryview] | None:
+        """Take the next message from the inbox.
+
+        One thread at a time, the reader; blocks without the GIL.
+
+        Args:
+            timeout_s: How long to wait at most; None for ever.
+
+        Returns:
+            The frames: the first as bytes, the others as writable views that keep their
+            memory alive. None when time was up or `wake` was called.
+
+        Raises:
+            ClosedError: When `close` was called.
+            LinkError: When the operating system refuses.
+        """
+        ...
+
+    def wake(self) -> None:
+        """Have the current or the next `receive` return None.
+
+        Any thread; never blocks; nothing happens on a closed link.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the inbox and all ways; what was sent has a second to leave.
+
+        Idempotent. Any thread that is not inside `receive`; a reader that is inside is
+        woken first. Takes 4 s at most.
+        """
+        ...
