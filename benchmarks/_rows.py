@@ -151,7 +151,16 @@ ROWS = (
     _local("then_host", at_most_times(2, "torch")),
     _local("then_done"),
     _local("then_device", at_most_times(1.2, "torch")),
-    _local("extract_list100", at_most_times(1, "torch")),
+    Row(
+        name="extract_list100",
+        unit="us",
+        own=_us("rpcfut_local", "extract_list100"),
+        peers={
+            "torch": _us("torch_local", "extract_list100"),
+            "extract()": _us("rpcfut_local", "extract_list100_public"),
+        },
+        goals=(at_most_times(1, "torch"),),
+    ),
     Row(
         name="extract_1e6_ints",
         unit="ms",

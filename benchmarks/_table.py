@@ -32,11 +32,14 @@ def cells(result: Result) -> tuple[str, ...]:
 
 
 def notes(results: Sequence[Result]) -> list[str]:
-    """Return a line for each thing that could not be measured."""
+    """Return a line for each reason why something could not be measured."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        for name, reason in result.notes.items():
+            rows.setdefault((name, reason), []).append(result.name)
     return [
-        f"n/a: {result.name}: {name}: {reason}"
-        for result in results
-        for name, reason in result.notes.items()
+        f"n/a: {name}: {reason} [{', '.join(names)}]"
+        for (name, reason), names in rows.items()
     ]
 
 
