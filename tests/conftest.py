@@ -64,7 +64,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     text = f"needs {need} CUDA devices, found {have}"
     if item.config.getoption("--require-gpu") >= need:
-        pytest.fail(text)
+        pytest.fail(text, pytrace=False)
     pytest.skip(text)
 
 
