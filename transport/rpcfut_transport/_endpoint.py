@@ -230,8 +230,6 @@ class Endpoint:
         for the link for 4 s. A thread of ours that calls this is not waited for.
         """
         sinks = self._ledger.close()
-        if sinks is None:
-            return
         self._fail(sinks, self._ledger.closed_error())
         self._link.wake()
         if self._reader.is_alive() and self._reader is not threading.current_thread():
@@ -291,8 +289,8 @@ class Endpoint:
             _log.debug("%s: the link was closed", self._record.name)
         except BaseException as error:  # noqa: BLE001 - stored in every open call
             _log.exception("%s cannot read its inbox", self._record.name)
-            sinks = self._ledger.close() or []
-            self._fail(sinks, ClosedError(f"{self._record.name!r} stopped: {error}"))
+            stopped = ClosedError(f"{self._record.name!r} stopped: {error}")
+            self._fail(self._ledger.close(), stopped)
 
     def _sleep_s(self, wakes_at_s: float) -> float | None:
         if wakes_at_s == math.inf:

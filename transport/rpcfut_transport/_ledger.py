@@ -84,15 +84,13 @@ class Ledger:
                 raise LocalProtocolError(f"{self._owner!r} was started before")
             self._state = LedgerState.RUNNING
 
-    def close(self) -> list[ReplySink] | None:
+    def close(self) -> list[ReplySink]:
         """End all calls, and let no more be opened.
 
         Returns:
-            Whom to tell; None when it was closed before.
+            Whom to tell; nobody when it was closed before.
         """
         with self._lock:
-            if self._state is LedgerState.CLOSED:
-                return None
             self._state = LedgerState.CLOSED
             return self._take_locked(self._session.on_close())
 

@@ -1,0 +1,141 @@
+"""Links, sinks and handlers for tests of the transport, and what their children run."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+from rpcfut_transport import (
+    Endpoint,
+    IncomingCall,
+    Kind,
+    Link,
+    MemoryLink,
+    MemoryNetwork,
+    MonotonicClock,
+    PeerRecord,
+    ZmqLink,
+    describe_this_process,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from multiprocessing.connection import Connection
+
+    from rpcfut_transport import Clock, ClosedError, PeerLost
+
+PATIENCE_S = 15.0
+LINK_KINDS = ("memory", "zmq")
+
+
+def make_link_maker(kind: str) -> Callable[[], Link]:
+    """Return what makes links that reach each other."""
+    if kind == "zmq":
+        return ZmqLink
+    network = MemoryNetwork()
+    return lambda: MemoryLink(network)
+
+
+def start_collector_of_zmq() -> None:
+    """Have pyzmq start its thread for large frames.
+
+    It belongs to the process, and lives until that ends; so tests must not count it as
+    left behind by the first of them that sends a large frame.
+    """
+    from zmq.utils.garbage import gc as collector
+
+    collector.start()
+
+
+class RecordingSink:
+    """A `ReplySink` that keeps every end that it is told, to find a second one."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[str, object]] = []
+        self._ended = threading.Event()
+
+    def on_result(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
+        self._end("result", (bytes(body), [bytes(b) for b in buffers]))
+
+    def on_error(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
+        self._end("error", (bytes(body), [bytes(b) for b in buffers]))
+
+    def on_lost(self, error: PeerLost | ClosedError) -> None:
+        self._end("lost", error)
+
+    def on_timeout(self) -> None:
+        self._end("timeout", None)
+
+    def _end(self, how: str, what: object) -> None:
+        self.ends.append((how, what))
+        self._ended.set()
+
+    def wait(self) -> tuple[str, object]:
+        """Return how the call ended."""
+        assert self._ended.wait(PATIENCE_S), "the call did not end"
+        return self.ends[0]
+
+
+class RecordingHandler:
+    """A `Handler` that queues what it gets, for the test to take."""
+
+    def __init__(self) -> None:
+        self.calls: queue.SimpleQueue[IncomingCall] = queue.SimpleQueue()
+        self.notices: queue.SimpleQueue[tuple[int, Kind, int]] = queue.SimpleQueue()
+        self.losses: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+
+    def on_call(self, call: IncomingCall) -> None:
+        self.calls.put(call)
+
+    def on_notice(self, rank: int, kind: Kind, call_id: int) -> None:
+        self.notices.put((rank, kind, call_id))
+
+    def on_peer_lost(self, rank: int, reason: str) -> None:
+        self.losses.put((rank, reason))
+
+
+class EchoHandler(RecordingHandler):
+    """Answers every call at once with what it got."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.endpoint: Endpoint | None = None
+
+    def on_call(self, call: IncomingCall) -> None:
+        assert self.endpoint is not None
+        self.endpoint.reply(call, is_error=False, body=call.body, buffers=call.buffers)
+
+
+def start_endpoint(
+    rank: int,
+    link: Link,
+    handler: RecordingHandler,
+    clock: Clock | None = None,
+    incarnation: int | None = None,
+) -> Endpoint:
+    """Make and start the endpoint of worker ``w<rank>`` in this process."""
+    record = describe_this_process(
+        rank=rank,
+        name=f"w{rank}",
+        incarnation=100 + rank if incarnation is None else incarnation,
+        address=link.address,
+    )
+    endpoint = Endpoint(record, link, clock or MonotonicClock(), handler)
+    if isinstance(handler, EchoHandler):
+        handler.endpoint = endpoint
+    endpoint.start()
+    return endpoint
+
+
+def serve_until_told(
+    conn: Connection, rank: int, others: list[PeerRecord], *, echoes: bool
+) -> None:
+    """Be a worker: send the own record, then serve until anything comes back."""
+    handler = EchoHandler() if echoes else RecordingHandler()
+    endpoint = start_endpoint(rank, ZmqLink(), handler)
+    for other in others:
+        endpoint.add_peer(other)
+    conn.send(endpoint.record)
+    conn.poll(4 * PATIENCE_S)
+    endpoint.close()
