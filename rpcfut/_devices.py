@@ -7,9 +7,10 @@ current when someone looks, which is how values end up on the wrong GPU (STR-7).
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 _PATTERN = re.compile(r"([a-z]+):(\d+)")
 
@@ -18,7 +19,7 @@ class Device(NamedTuple):
     """One device: its type (``cpu``, ``cuda``, ``sim`` ...) and its index."""
 
     type: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, no loss here
 
     def __str__(self) -> str:
         return f"{self.type}:{self.index}"

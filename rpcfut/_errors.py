@@ -73,7 +73,7 @@ class ExtractionError(RpcError, TypeError):
         fix: The line or lines to add.
     """
 
-    def __init__(  # noqa: PLR0913 - the fields of the message, all by name
+    def __init__(
         self,
         *,
         type_name: str,

@@ -1,0 +1,75 @@
+"""Futures for remote calls between GPU workers."""
+
+from rpcfut._agent import Agent as Agent
+from rpcfut._agent import AgentOptions as AgentOptions
+from rpcfut._api import current_agent as current_agent
+from rpcfut._api import expose as expose
+from rpcfut._api import get_worker_info as get_worker_info
+from rpcfut._api import init_rpc as init_rpc
+from rpcfut._api import rpc_async as rpc_async
+from rpcfut._api import rpc_sync as rpc_sync
+from rpcfut._api import shutdown as shutdown
+from rpcfut._errors import CallRefusedError as CallRefusedError
+from rpcfut._errors import DecodeError as DecodeError
+from rpcfut._errors import DeviceMismatchError as DeviceMismatchError
+from rpcfut._errors import DuplicateNameError as DuplicateNameError
+from rpcfut._errors import EncodeError as EncodeError
+from rpcfut._errors import ExtractionError as ExtractionError
+from rpcfut._errors import FunctionRefusedError as FunctionRefusedError
+from rpcfut._errors import InvalidStateError as InvalidStateError
+from rpcfut._errors import LifecycleError as LifecycleError
+from rpcfut._errors import MissingWorkersError as MissingWorkersError
+from rpcfut._errors import NotExposedError as NotExposedError
+from rpcfut._errors import PeerLostError as PeerLostError
+from rpcfut._errors import PoolExhaustedError as PoolExhaustedError
+from rpcfut._errors import RemoteError as RemoteError
+from rpcfut._errors import RendezvousError as RendezvousError
+from rpcfut._errors import RpcError as RpcError
+from rpcfut._errors import RpcTimeoutError as RpcTimeoutError
+from rpcfut._errors import UnknownWorkerError as UnknownWorkerError
+from rpcfut._extract import DataRef as DataRef
+from rpcfut._extract import extract as extract
+from rpcfut._future import Future as Future
+from rpcfut._host_stream import stream as stream
+from rpcfut._registry import no_device_data as no_device_data
+from rpcfut._registry import register_extractor as register_extractor
+from rpcfut._registry import register_type as register_type
+from rpcfut._workers import WorkerInfo as WorkerInfo
+
+__all__ = [
+    "Agent",
+    "AgentOptions",
+    "CallRefusedError",
+    "DataRef",
+    "DecodeError",
+    "DeviceMismatchError",
+    "DuplicateNameError",
+    "EncodeError",
+    "ExtractionError",
+    "FunctionRefusedError",
+    "Future",
+    "InvalidStateError",
+    "LifecycleError",
+    "MissingWorkersError",
+    "NotExposedError",
+    "PeerLostError",
+    "PoolExhaustedError",
+    "RemoteError",
+    "RendezvousError",
+    "RpcError",
+    "RpcTimeoutError",
+    "UnknownWorkerError",
+    "WorkerInfo",
+    "current_agent",
+    "expose",
+    "extract",
+    "get_worker_info",
+    "init_rpc",
+    "no_device_data",
+    "register_extractor",
+    "register_type",
+    "rpc_async",
+    "rpc_sync",
+    "shutdown",
+    "stream",
+]

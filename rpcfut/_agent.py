@@ -1,0 +1,323 @@
+"""One worker of a group: it calls its peers and serves their calls.
+
+Theory of operation. Three kinds of threads: the endpoint's reader decodes headers and
+matches ids; pool threads run functions and decode values, since both may run user code;
+the device watcher sends what had to wait for a device. `docs/design/architecture.md`
+follows one call through them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rpcfut._call_info import CallInfo, call_site
+from rpcfut._codec import encode
+from rpcfut._dispatch import Dispatcher
+from rpcfut._errors import CallRefusedError, LifecycleError, Origin, PeerLostError
+from rpcfut._future_core import bind_call
+from rpcfut._pool import ThreadPool
+from rpcfut._reply import Reply
+from rpcfut._staging import Staging
+from rpcfut._watcher import DeviceWatcher
+from rpcfut._workers import WorkerInfo, WorkerTable
+from rpcfut_transport import (
+    ClosedError,
+    Endpoint,
+    Kind,
+    MonotonicClock,
+    PeerLost,
+    TransportError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from rpcfut._exposed import ExposedTable
+    from rpcfut._future import Future
+    from rpcfut_transport import Clock, IncomingCall, Link, PeerRecord
+
+T = TypeVar("T")
+_log = logging.getLogger("rpcfut.agent")
+
+_CLOSE_S = 5.0
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """How an agent behaves.
+
+    Args:
+        timeout_s: Deadline of calls that name none, in seconds; None for no deadline.
+        max_threads: How many threads may serve calls, waiting ones included.
+    """
+
+    timeout_s: float | None = None
+    max_threads: int = 256
+
+
+class Agent:
+    """A worker. Any thread may call it; owned by whoever made it.
+
+    Args:
+        record: Who this worker is.
+        link: How its messages travel; the agent closes it.
+        exposed: What peers may call.
+        options: How it behaves.
+        clock: Measures deadlines.
+    """
+
+    def __init__(
+        self,
+        record: PeerRecord,
+        link: Link,
+        exposed: ExposedTable,
+        *,
+        options: AgentOptions | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.info = WorkerInfo(record.name, record.rank)
+        self._options = options or AgentOptions()
+        self._exposed = exposed
+        self._clock = clock or MonotonicClock()
+        self._workers = WorkerTable((self.info,))
+        self._pool = ThreadPool(
+            f"rpcfut-serve-{record.name}",
+            core_threads=min(16, self._options.max_threads),
+            max_threads=self._options.max_threads,
+        )
+        self._watcher = DeviceWatcher(record.name)
+        self._endpoint = Endpoint(record, link, self._clock, self)
+        self._dispatcher = Dispatcher(
+            record.name, self._endpoint, exposed, self._watcher
+        )
+        self._changed = threading.Condition()
+        self._serving = 0
+        self._away: set[int] = set()  # ranks that are ready to leave, left, or lost
+        self._is_closed = False
+        atexit.register(self.close)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "running"
+        return (
+            f"<Agent {self.info.name!r} rank {self.info.rank} {state}: "
+            f"{self._endpoint.pending_count} calls pending, {self._serving} served>"
+        )
+
+    def start(self, records: Iterable[PeerRecord]) -> None:
+        """Make the workers of the group known, the own one included, and start serving.
+
+        Raises:
+            RpcError: When an address is not to be trusted.
+        """
+        records = list(records)
+        self._workers = WorkerTable(WorkerInfo(r.name, r.rank) for r in records)
+        self._endpoint.start()
+        for record in records:
+            self._endpoint.add_peer(record)
+
+    @property
+    def exposed(self) -> ExposedTable:
+        """What peers may call."""
+        return self._exposed
+
+    @property
+    def workers(self) -> WorkerTable:
+        """The workers of the group."""
+        return self._workers
+
+    # ---- calling --------------------------------------------------------------------
+
+    def rpc_async(
+        self,
+        to: str | int | WorkerInfo,
+        function: str | Callable[..., T],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Future[T]:
+        """Call a function on a worker; see `rpcfut.rpc_async`."""
+        if self._is_closed:
+            raise LifecycleError(f"worker {self.info.name!r} was shut down")
+        worker = self._workers.find(to)
+        name = self._exposed.name_of(function)
+        about = CallInfo(
+            worker=self.info.name, to=worker.name, function=name, site=call_site()
+        )
+        staging = Staging()
+        body, buffers = _encode_request(name, args, kwargs, staging, about)
+        seconds = timeout if timeout is not None else self._options.timeout_s
+        reply: Reply[T] = Reply(about, seconds)
+        try:
+            call_id = self._endpoint.open_call(worker.rank, seconds, reply)
+        except TransportError as error:
+            raise _refused(error, about) from error
+        bind_call(reply.future, about, lambda: self._abandon(worker.rank, call_id))
+        self._watcher.when_passed(
+            staging.marks(),
+            lambda: _ignore(self._endpoint.send_call(call_id, body, buffers)),
+            lambda error: self._fail_unsent(call_id, reply, error),
+        )
+        return reply.future
+
+    def rpc_sync(
+        self,
+        to: str | int | WorkerInfo,
+        function: str | Callable[..., T],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> T:
+        """Call a function on a worker and wait; see `rpcfut.rpc_sync`."""
+        return self.rpc_async(to, function, args, kwargs, timeout=timeout).wait()
+
+    def _abandon(self, rank: int, call_id: int) -> None:
+        if self._endpoint.abandon_call(call_id):
+            self._endpoint.send_notice(rank, Kind.CANCEL, call_id)
+
+    def _fail_unsent(self, call_id: int, reply: Reply[Any], error: Exception) -> None:
+        if self._endpoint.abandon_call(call_id):
+            reply.fail(error)
+
+    # ---- being called: the endpoint's Handler ---------------------------------------
+
+    def on_call(self, call: IncomingCall) -> None:
+        """Hand a peer's call to the pool. Reader thread."""
+        caller = self._workers.find(call.sender_rank).name
+        with self._changed:
+            self._serving += 1
+        self._pool.submit(lambda: self._serve(call, caller))
+
+    def _serve(self, call: IncomingCall, caller: str) -> None:
+        try:
+            self._dispatcher.serve(call, caller)
+        finally:
+            with self._changed:
+                self._serving -= 1
+                self._changed.notify_all()
+
+    def on_notice(self, rank: int, kind: Kind, call_id: int) -> None:
+        """Take a peer's notice. Reader thread."""
+        if kind is Kind.CANCEL:
+            _log.debug("rank %s gave up its call %s", rank, call_id)
+            return
+        self._note_away(rank)
+
+    def on_peer_lost(self, rank: int, reason: str) -> None:
+        """Take note that a peer died. Reader or liveness thread."""
+        _log.warning("worker %r is lost: %s", self._workers.find(rank).name, reason)
+        self._note_away(rank)
+
+    def _note_away(self, rank: int) -> None:
+        with self._changed:
+            self._away.add(rank)
+            self._changed.notify_all()
+
+    # ---- leaving --------------------------------------------------------------------
+
+    def shutdown(self, *, graceful: bool = True, timeout: float | None = None) -> None:
+        """Leave the group; see `rpcfut.shutdown`."""
+        if self._is_closed:
+            return
+        if graceful and not self._leave_together(timeout):
+            _log.warning(
+                "worker %r leaves after %s s without having heard from ranks %s",
+                self.info.name,
+                timeout,
+                sorted(self._others() - self._away),
+            )
+        self.close()
+
+    def _leave_together(self, timeout_s: float | None) -> bool:
+        """Wait until nobody needs this worker any more; whether that came about."""
+        deadline_s = None if timeout_s is None else self._clock.now_s() + timeout_s
+        if not self._wait_until(lambda: self._endpoint.pending_count == 0, deadline_s):
+            return False
+        for rank in self._others():
+            self._endpoint.send_notice(rank, Kind.READY)
+        return self._wait_until(
+            lambda: self._others() <= self._away and self._serving == 0, deadline_s
+        )
+
+    def _wait_until(
+        self, condition: Callable[[], bool], deadline_s: float | None
+    ) -> bool:
+        while not condition():
+            left_s = _POLL_S
+            if deadline_s is not None:
+                left_s = min(left_s, deadline_s - self._clock.now_s())
+            if left_s <= 0:
+                return False
+            with self._changed:
+                # Our own calls end without a notification: look again now and then.
+                self._changed.wait(left_s)
+        return True
+
+    def _others(self) -> set[int]:
+        return {w.rank for w in self._workers} - {self.info.rank}
+
+    def close(self) -> None:
+        """Leave at once: pending calls fail, threads end. Idempotent, bounded."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        atexit.unregister(self.close)
+        for rank in self._others():
+            self._endpoint.send_notice(rank, Kind.GOODBYE)
+        self._endpoint.close()
+        self._watcher.close(_CLOSE_S)
+        self._pool.close()
+
+
+def _encode_request(
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    staging: Staging,
+    about: CallInfo,
+) -> tuple[Any, Any]:
+    """Encode a call; a failure names the argument by its path.
+
+    Raises:
+        EncodeError: When an argument cannot travel.
+        ExtractionError: When one holds a type that nobody knows.
+    """
+    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+        raise CallRefusedError(
+            f"args must be a tuple or list of arguments, got {args!r}; for one "
+            "argument write args=(x,)"
+        )
+    request = [name, list(args), dict(kwargs or {})]
+    try:
+        encoded = encode(request, stage=staging.stage)
+    except Exception:
+        for root, part in (("args", args), ("kwargs", kwargs or {})):
+            origin = Origin(
+                what=f"the arguments of {name}",
+                path_root=root,
+                worker=about.worker,
+                call=str(about),
+            )
+            encode(part, stage=staging.stage, origin=origin)
+        raise
+    return encoded.body, encoded.buffers
+
+
+def _refused(error: TransportError, about: CallInfo) -> Exception:
+    if isinstance(error, PeerLost):
+        return PeerLostError(f"cannot call {about}: {error}")
+    if isinstance(error, ClosedError):
+        return LifecycleError(f"cannot call {about}: {error}")
+    return CallRefusedError(f"cannot call {about}: {error}")
+
+
+def _ignore(_: object) -> None:
+    """Drop a result."""

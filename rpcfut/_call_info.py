@@ -1,0 +1,43 @@
+"""What a future, an error or a log line says about the call it belongs to."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import PurePath
+
+_HERE = str(PurePath(__file__).parent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallInfo:
+    """One call, in words.
+
+    Args:
+        worker: Name of the worker that made the call.
+        to: Name of the worker that runs it.
+        function: Name of the function, as it travels.
+        site: ``file:line`` where the call was made.
+    """
+
+    worker: str
+    to: str
+    function: str
+    site: str
+
+    def __str__(self) -> str:
+        return f"{self.function} on worker {self.to!r}, called at {self.site}"
+
+
+def call_site() -> str:
+    """``file:line`` of the innermost frame outside this package."""
+    frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads source files
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def function_name(function: object) -> str:
+    """A function's qualified name, or what else describes it."""
+    name = getattr(function, "__qualname__", None)
+    return name if isinstance(name, str) else repr(function)

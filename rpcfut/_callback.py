@@ -1,0 +1,165 @@
+"""One registered callback: what to call, on which streams, and how to call it."""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from rpcfut import _callbacks
+from rpcfut._call_info import CallInfo, function_name
+from rpcfut._completion import Completion, completion_of
+from rpcfut._devices import CPU, Device
+from rpcfut._errors import Origin
+from rpcfut._outcome import Outcome, failure_of
+from rpcfut._streams import enter_scope, record_current, used_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from rpcfut._extract import DataRef
+    from rpcfut._lanes import Ticket
+    from rpcfut._streams import Mark, Scope
+
+_log = logging.getLogger("rpcfut.future")
+
+
+class Callback:
+    """A callback and the place that registered it.
+
+    Args:
+        function: Called with the done parent.
+        child: The future to complete with what it returns; None if nobody wants that.
+        site: ``file:line`` of the registration.
+        streams: Streams to run on, per device, instead of pool streams.
+        devices: Further devices in play.
+        marks: What the streams of the registering thread held then.
+    """
+
+    __slots__ = ("child", "devices", "function", "marks", "site", "streams", "ticket")
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        child: Any,
+        site: str,
+        *,
+        streams: Mapping[Device, Any] | None,
+        devices: frozenset[Device] | None,
+        marks: tuple[Mark, ...],
+    ) -> None:
+        self.function = function
+        self.child = child
+        self.site = site
+        self.streams = streams
+        self.devices = devices
+        self.marks = marks
+        self.ticket: Ticket | None = None
+
+    @property
+    def lane_keys(self) -> Sequence[Hashable]:
+        """The streams that this callback may not share with another just now."""
+        return [(d, _stream_key(s)) for d, s in (self.streams or {}).items()]
+
+    def invoke(
+        self,
+        parent: Any,
+        outcome: Outcome[Any],
+        marks: Sequence[Mark],
+        refs: Sequence[DataRef],
+        about: CallInfo | None,
+    ) -> Completion:
+        """Call the function on its streams and say what the child completes with.
+
+        Args:
+            parent: The done parent, passed to the function.
+            outcome: How the parent ended; its error keeps its traceback.
+            marks: The parent's marks.
+            refs: The parent's memory.
+            about: The call that all this belongs to, for messages.
+        """
+        scope = self._enter(marks, refs)
+        try:
+            completion = self._call(parent, outcome, about)
+            if scope is None:
+                return completion
+            given = scope.record_given()
+        finally:
+            if scope is not None:
+                scope.leave()
+        return completion._replace(marks=_merge(completion.marks, given))
+
+    def _call(
+        self, parent: Any, outcome: Outcome[Any], about: CallInfo | None
+    ) -> Completion:
+        try:
+            value = self.function(parent)
+        except BaseException as error:  # noqa: BLE001 - stored in the child, or logged
+            if isinstance(error, KeyboardInterrupt):
+                _pass_on_interrupt()
+            if self.child is None:
+                self._log_error(error)
+            return Completion(failure_of(error, outcome))
+        if self.child is None:
+            return Completion(outcome)
+        return completion_of(value, None, lambda: self._origin(about))
+
+    def _enter(self, marks: Sequence[Mark], refs: Sequence[DataRef]) -> Scope | None:
+        """Enter a stream scope, or none if no device is in play anywhere."""
+        given = self.streams or {}
+        streams = {d: s for d, s in given.items() if d != CPU} if given else given
+        devices = self.devices or ()
+        if not (streams or devices or marks or self.marks or refs or used_devices()):
+            return None
+        return enter_scope(
+            _callbacks.runtime().streams.lease,
+            marks=(*marks, *self.marks),
+            refs=refs,
+            devices=devices,
+            streams=streams,
+        )
+
+    def _origin(self, about: CallInfo | None) -> Origin:
+        return Origin(
+            what=f"the return value of the callback {function_name(self.function)}() "
+            f"registered at {self.site}",
+            path_root="result",
+            worker=about.worker if about is not None else None,
+            call=str(about) if about is not None else None,
+        )
+
+    def _log_error(self, error: BaseException) -> None:
+        _log.error(
+            "the done callback %s(), registered at %s, raised; later ones still run",
+            function_name(self.function),
+            self.site,
+            exc_info=error,
+        )
+
+
+def marks_here() -> tuple[Mark, ...]:
+    """Marks on all current streams of the calling thread that have work queued."""
+    devices = used_devices()
+    return record_current(devices) if devices else ()
+
+
+def _merge(first: tuple[Mark, ...], second: tuple[Mark, ...]) -> tuple[Mark, ...]:
+    """Both sets of marks.
+
+    The value's marks were recorded before those on the same streams of the scope, but
+    one of them may lie on a stream that the callback switched to and back from.
+    """
+    return (*first, *second) if first else second
+
+
+def _stream_key(stream: Any) -> Hashable:
+    """What makes two stream objects the same stream."""
+    key: Hashable = getattr(stream, "stream_id", None)
+    return key if key is not None else stream
+
+
+def _pass_on_interrupt() -> None:
+    """Raise Ctrl-C once more, outside the callback that it happened to hit."""
+    if threading.current_thread() is threading.main_thread():
+        _thread.interrupt_main()

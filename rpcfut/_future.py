@@ -1,0 +1,316 @@
+"""A future that knows about streams.
+
+Theory of operation. A future is done on the host long before the device work behind its
+value has run, so it carries *marks*: one event per device. Completing records them on
+the completing thread (STR-1); every way to get the value makes the current streams of
+the frame that gets it wait for them (STR-2); a callback's child gets marks of its own,
+from what the callback returned and launched (STR-4, STR-5).
+
+It is a `concurrent.futures.Future` to `concurrent.futures.wait`, `as_completed` and
+`asyncio.wrap_future`, but does not make that class's condition until one of them asks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from rpcfut import _callbacks
+from rpcfut._asyncio_wait import wait_in_loop
+from rpcfut._call_info import call_site
+from rpcfut._callback import Callback, marks_here
+from rpcfut._completion import Completion, completion_of
+from rpcfut._devices import parse_device
+from rpcfut._errors import InvalidStateError, Origin
+from rpcfut._future_core import FutureCore
+from rpcfut._host_stream import Streams, streams_by_device
+from rpcfut._outcome import Cancelled, Failure, Value, failure_of
+from rpcfut._streams import wait_marks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    import torch
+
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Future(FutureCore[T]):
+    """The result of a call or a computation, safe to read on any stream.
+
+    Any thread may call any method. Streams: completing records events on the calling
+    thread's current streams; reading makes the calling thread's current streams wait
+    for them, and blocks the host only for pinned host memory.
+
+    Args:
+        devices: Devices that the value may lie on, each with its index (``"cuda:0"``,
+            ``0`` or a ``torch.device``). A value elsewhere fails the future with
+            `DeviceMismatchError`. By default the devices are taken from the value,
+            which is as safe.
+
+    Raises:
+        ValueError: When a device has no index.
+    """
+
+    def __init__(
+        self, *, devices: Iterable[str | int | torch.device] | None = None
+    ) -> None:
+        super().__init__()
+        if devices is not None:
+            self._devices = frozenset(map(parse_device, devices))
+
+    def __repr__(self) -> str:
+        match self._outcome:
+            case None:
+                state = "pending"
+            case Value(value=value):
+                state = f"value of type {type(value).__name__}"
+            case Failure(error=error):
+                state = f"error {type(error).__name__}"
+            case Cancelled():
+                state = "cancelled"
+        waiting = len(self._queue or ())
+        callbacks = f", {waiting} callbacks" if waiting else ""
+        about = f", {self._about}" if self._about is not None else ""
+        return f"<rpcfut.Future {state}{callbacks}{about}>"
+
+    # ---- completing -----------------------------------------------------------------
+
+    def set_result(self, result: T) -> None:
+        """Complete the future with a value and run its callbacks.
+
+        Records one event per device that holds memory of the value, on the calling
+        thread's current stream of that device. A value of a type that nobody knows
+        fails the future with `ExtractionError`; the readers see that, at once.
+
+        Raises:
+            InvalidStateError: When the future is done already; nothing changes.
+        """
+        if not self.try_set_result(result):
+            raise self._done_already()
+
+    def try_set_result(self, result: T) -> bool:
+        """As `set_result`, but return False if the future is done already."""
+        if self._outcome is not None:
+            return False
+        completion = completion_of(result, self._devices, self._origin)
+        return self._complete(completion, _callbacks.run_here)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Complete the future with an error and run its callbacks.
+
+        Raises:
+            InvalidStateError: When the future is done already; nothing changes.
+            TypeError: When `exception` is no exception.
+        """
+        if not isinstance(exception, BaseException):
+            raise TypeError(
+                f"set_exception wants an exception instance, got {exception!r}"
+            )
+        completion = Completion(failure_of(exception))
+        if not self._complete(completion, _callbacks.run_here):
+            raise self._done_already()
+
+    def cancel(self) -> bool:
+        """Complete the future as cancelled, unless it is done already.
+
+        Children run and see ``CancelledError`` when they read their parent; parents are
+        not cancelled.
+
+        Returns:
+            Whether the future is cancelled now.
+        """
+        is_first = self._complete(Completion(Cancelled()), _callbacks.run_here)
+        if is_first and self._canceller is not None:
+            self._canceller()
+        return self.cancelled()
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """For executors of `concurrent.futures`: whether the work may start."""
+        return not self.cancelled()
+
+    # ---- asking ---------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """Whether the future has ended; device work behind its value may still run."""
+        return self._outcome is not None
+
+    def cancelled(self) -> bool:
+        """Whether the future was cancelled."""
+        return isinstance(self._outcome, Cancelled)
+
+    def running(self) -> bool:
+        """Always False: a future does not know who works for it."""
+        return False
+
+    # ---- reading --------------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Wait until the future is done and return its value.
+
+        Args:
+            timeout: Seconds to wait for the host side; None waits for ever.
+
+        Returns:
+            The value. The calling thread's current streams wait for the device work
+            behind it; the host does not, except for pinned host memory.
+
+        Raises:
+            TimeoutError: When it is not done in time; the future stays usable.
+            concurrent.futures.CancelledError: When it was cancelled.
+            PoolExhaustedError: When called on a pool thread and no other may start.
+            BaseException: The error that the future failed with.
+        """
+        if self._outcome is None and not self._block(timeout):
+            raise TimeoutError(f"not done after {timeout} s: {self!r}")
+        return self._read()
+
+    def result(self, timeout: float | None = None) -> T:
+        """Same as `wait`, under the name that `concurrent.futures` uses."""
+        return self.wait(timeout)
+
+    def value(self) -> T:
+        """Return the value of a done future, as `wait` does.
+
+        Raises:
+            InvalidStateError: When the future is not done.
+        """
+        if self._outcome is None:
+            raise InvalidStateError(f"value() before the future is done: {self!r}")
+        return self._read()
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait until the future is done and return its error, None if it has a value.
+
+        Streams as for `wait`.
+
+        Raises:
+            TimeoutError: When it is not done in time.
+            concurrent.futures.CancelledError: When it was cancelled.
+        """
+        if self._outcome is None and not self._block(timeout):
+            raise TimeoutError(f"not done after {timeout} s: {self!r}")
+        if self._marks:
+            wait_marks(self._marks, self._refs)
+        match self._outcome:
+            case Failure(error=error):
+                return error
+            case Cancelled() as outcome:
+                outcome.reraise()
+        return None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Await the value in an asyncio task.
+
+        The loop is not blocked. The streams that are current when the task goes on wait
+        for the device work. Cancelling the task cancels the future.
+        """
+        if self._outcome is None:
+            yield from wait_in_loop(
+                lambda wake: self._add_hook(lambda _future, _where: wake()), self.cancel
+            )
+        return self._read()
+
+    # ---- chaining -------------------------------------------------------------------
+
+    @overload
+    def then(
+        self,
+        callback: Callable[[Future[T]], Future[S]],
+        *,
+        stream: Streams = None,
+        devices: Iterable[str | int | torch.device] | None = None,
+        after_here: bool = True,
+    ) -> Future[S]: ...
+
+    @overload
+    def then(
+        self,
+        callback: Callable[[Future[T]], S],
+        *,
+        stream: Streams = None,
+        devices: Iterable[str | int | torch.device] | None = None,
+        after_here: bool = True,
+    ) -> Future[S]: ...
+
+    def then(
+        self,
+        callback: Callable[[Future[T]], Any],
+        *,
+        stream: Streams = None,
+        devices: Iterable[str | int | torch.device] | None = None,
+        after_here: bool = True,
+    ) -> Future[Any]:
+        """Call `callback` with this future once done; return a future of its result.
+
+        The callback runs on a pool thread or inside the `set_result` that completes
+        this future, callbacks of one future one at a time and in order. On every device
+        in play one of the library's own streams is current for it; these wait for this
+        future's device work and for what is queued on the streams that are current
+        here, now. The child's events come from what the callback returns and launches.
+
+        Args:
+            callback: Gets this future, done. If it returns a future, the child
+                completes when that one does.
+            stream: A stream to run on instead, or several, one per device:
+                ``torch.cuda.Stream`` or `rpcfut.stream`. Callbacks that were given one
+                stream run one at a time, in the order in which their parents completed.
+            devices: Further devices to have an own stream on.
+            after_here: Whether to wait for the streams that are current here.
+
+        Returns:
+            The child. If the callback raises it fails with that error; if it returns a
+            type that nobody knows, with `ExtractionError`, at once.
+
+        Raises:
+            TypeError: When `callback` is not callable or `stream` is no stream.
+        """
+        child: Future[Any] = Future()
+        child._about = self._about
+        self._register(
+            callback, child, stream=stream, devices=devices, after_here=after_here
+        )
+        return child
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        """Call `fn` with this future once it is done; what it returns is dropped.
+
+        Runs under the same rules and streams as a `then` callback. If it raises, that
+        is logged with the place that registered it.
+        """
+        self._register(fn, None)
+
+    def _register(
+        self,
+        function: Callable[[Future[T]], Any],
+        child: Future[Any] | None,
+        *,
+        stream: Streams = None,
+        devices: Iterable[str | int | torch.device] | None = None,
+        after_here: bool = True,
+    ) -> None:
+        if not callable(function):
+            raise TypeError(f"a callback must be callable, got {function!r}")
+        callback = Callback(
+            function,
+            child,
+            call_site(),
+            streams=None if stream is None else streams_by_device(stream),
+            devices=None if devices is None else frozenset(map(parse_device, devices)),
+            marks=marks_here() if after_here else (),
+        )
+        self._enqueue(callback)
+
+    # ---- inside -------------------------------------------------------------------
+
+    def _origin(self) -> Origin:
+        about = self._about
+        return Origin(
+            what=f"the value given to set_result at {call_site()}",
+            worker=about.worker if about is not None else None,
+            call=str(about) if about is not None else None,
+        )
+
+    def _done_already(self) -> InvalidStateError:
+        return InvalidStateError(f"the future is done already: {self!r}")

@@ -1,0 +1,75 @@
+"""How a future ended: with a value, with an error, or cancelled.
+
+An error keeps the traceback it came with. Each raise starts from that traceback again
+and puts the context back afterwards, so that raising the same error a thousand times
+neither grows it nor changes its `__context__` (FUT-5).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Value(Generic[T]):
+    """Ended with a value."""
+
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Ended with an error; `traceback` is the one it had then."""
+
+    error: BaseException
+    traceback: TracebackType | None
+
+    def reraise(self) -> NoReturn:
+        """Raise the error as it was when the future failed."""
+        context = self.error.__context__
+        try:
+            raise self.error.with_traceback(self.traceback)
+        finally:
+            # Python sets __context__ to whatever the caller is handling just now.
+            self.error.__context__ = context
+            del self
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Ended because somebody cancelled it."""
+
+    reason: str = "the future was cancelled"
+
+    def reraise(self) -> NoReturn:
+        """Raise a fresh CancelledError."""
+        raise concurrent.futures.CancelledError(self.reason)
+
+
+Outcome = Value[T] | Failure | Cancelled
+
+
+def failure_of(error: BaseException, known: Outcome[object] | None = None) -> Failure:
+    """Make the outcome for an error that was raised or given.
+
+    Args:
+        error: The error. StopIteration is wrapped: raised out of ``__await__`` it would
+            end the awaiting coroutine as if it had returned.
+        known: The outcome that the error may come from. When a callback lets its
+            parent's error pass, the parent's traceback is kept: a chain of a thousand
+            callbacks does not add a thousand frames.
+    """
+    if isinstance(error, (StopIteration, StopAsyncIteration)):
+        wrapper = RuntimeError(f"{type(error).__name__} was raised: {error}")
+        wrapper.__cause__ = error
+        return Failure(wrapper, None)
+    if isinstance(known, Failure) and known.error is error:
+        return known
+    return Failure(error, error.__traceback__)

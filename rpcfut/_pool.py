@@ -1,0 +1,185 @@
+"""A thread pool that grows when its threads wait.
+
+Theory of operation: a task goes to the thread that went idle last; if none is idle and
+fewer than `core_threads` threads can run, a new one starts; otherwise the task queues.
+A thread that is about to block in a wait says so (`blocking`); it no longer counts as
+able to run, so that what it waits for always finds a thread (RPC-6). At `max_threads`
+such a wait is refused at once: it could only end by luck.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rpcfut._errors import PoolExhaustedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_log = logging.getLogger("rpcfut.pool")
+_thread = threading.local()
+
+CORE_THREADS = 16
+MAX_THREADS = 256
+KEEP_ALIVE_S = 10.0
+
+
+class _Worker:
+    """One thread of a pool and the task it was handed while it slept."""
+
+    __slots__ = ("task", "wake")
+
+    def __init__(self) -> None:
+        self.task: Callable[[], None] | None = None
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+
+class ThreadPool:
+    """Runs tasks on daemon threads, the last idle one first. Any thread may call it.
+
+    Args:
+        name: Prefix of the threads' names.
+        core_threads: How many threads may run at a time; waiting ones not counted.
+        max_threads: How many threads there may be, waiting ones included.
+        keep_alive_s: How long an idle thread stays, in seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        core_threads: int = CORE_THREADS,
+        max_threads: int = MAX_THREADS,
+        keep_alive_s: float = KEEP_ALIVE_S,
+    ) -> None:
+        if not 1 <= core_threads <= max_threads:
+            raise ValueError(
+                "need 1 <= core_threads <= max_threads, "
+                f"got {core_threads} and {max_threads}"
+            )
+        self._name = name
+        self._core = core_threads
+        self._max = max_threads
+        self._keep_alive_s = keep_alive_s
+        self._lock = threading.Lock()
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._idle: list[_Worker] = []
+        self._threads = 0
+        self._blocked = 0
+        self._started = 0
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<ThreadPool {self._name!r}: {self._threads} threads, "
+            f"{len(self._idle)} idle, {self._blocked} waiting, "
+            f"{len(self._tasks)} tasks queued>"
+        )
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Have a pool thread run `task`. Does not block; the task must not raise.
+
+        Raises:
+            RuntimeError: When the pool is closed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError(f"pool {self._name!r} is closed")
+            if self._idle:
+                worker = self._idle.pop()
+                worker.task = task
+                worker.wake.release()
+                return
+            self._tasks.append(task)
+            start = self._may_start_locked()
+        if start:
+            self._start_thread()
+
+    @contextmanager
+    def blocking(self) -> Iterator[None]:
+        """Mark the calling pool thread as waiting, so that another can take its place.
+
+        Raises:
+            PoolExhaustedError: When all threads that may exist would be waiting.
+        """
+        with self._lock:
+            if self._threads >= self._max and self._threads - self._blocked <= 1:
+                raise PoolExhaustedError(
+                    f"{self._blocked} of {self._max} threads of pool {self._name!r} "
+                    "are blocked in waits, and one more would leave none to run what "
+                    "they wait for; chain with then() or then_async() instead of "
+                    "waiting inside a handler or callback"
+                )
+            self._blocked += 1
+            start = bool(self._tasks) and self._may_start_locked()
+        if start:
+            self._start_thread()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._blocked -= 1
+
+    def close(self) -> None:
+        """Let idle threads end; queued tasks still run. Idempotent, does not block."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.wake.release()
+
+    def _may_start_locked(self) -> bool:
+        if self._threads - self._blocked >= self._core or self._threads >= self._max:
+            return False
+        self._threads += 1
+        self._started += 1
+        return True
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(
+            target=self._run, name=f"{self._name}-{self._started}", daemon=True
+        )
+        thread.start()
+
+    def _run(self) -> None:
+        _thread.pool = self
+        worker = _Worker()
+        task = self._next_task(worker)
+        while task is not None:
+            try:
+                task()
+            except BaseException:  # noqa: BLE001 - logged, see below
+                # A task catches what user code raises; this is a fault of ours, and
+                # a thread lost to it would be one fewer for everybody.
+                _log.exception("a task of pool %s raised", self._name)
+            task = None  # do not keep its value alive while idle
+            task = self._next_task(worker)
+
+    def _next_task(self, worker: _Worker) -> Callable[[], None] | None:
+        with self._lock:
+            if self._tasks:
+                return self._tasks.popleft()
+            if self._is_closed:
+                self._threads -= 1
+                return None
+            self._idle.append(worker)
+        was_woken = worker.wake.acquire(timeout=self._keep_alive_s)
+        with self._lock:
+            task, worker.task = worker.task, None
+            if task is not None and not was_woken:
+                worker.wake.acquire()  # released between the time-out and our lock
+            if task is None:
+                if worker in self._idle:
+                    self._idle.remove(worker)
+                self._threads -= 1
+        return task
+
+
+def current_pool() -> ThreadPool | None:
+    """The pool that the calling thread belongs to, if any."""
+    return getattr(_thread, "pool", None)

@@ -1,0 +1,95 @@
+"""The caller's side of one call: turns what comes back into the future's outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from rpcfut import _callbacks
+from rpcfut._codec import decode
+from rpcfut._completion import Completion, completion_of
+from rpcfut._dispatch import own_streams
+from rpcfut._error_codec import decode_error
+from rpcfut._errors import LifecycleError, Origin, PeerLostError, RpcTimeoutError
+from rpcfut._future import Future
+from rpcfut._future_core import complete
+from rpcfut._outcome import failure_of
+from rpcfut._staging import place
+from rpcfut_transport import PeerLost
+
+if TYPE_CHECKING:
+    from rpcfut._call_info import CallInfo
+    from rpcfut._future_core import Where
+    from rpcfut_transport import ClosedError
+
+T = TypeVar("T")
+
+# First bytes of msgpack values that hold nothing: nil, booleans, numbers.
+_PLAIN = frozenset(
+    {*range(0x80), 0xC0, 0xC2, 0xC3, *range(0xCA, 0xD4), *range(0xE0, 0x100)}
+)
+
+
+class Reply(Generic[T]):
+    """The sink of one call; the reader thread calls it, the pool decodes.
+
+    Args:
+        about: The call, for messages.
+        timeout_s: The call's deadline, for the message.
+    """
+
+    __slots__ = ("_about", "_timeout_s", "future")
+
+    def __init__(self, about: CallInfo, timeout_s: float | None) -> None:
+        self._about = about
+        self._timeout_s = timeout_s
+        self.future: Future[T] = Future()
+
+    def on_result(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
+        """Decode the value: on the pool if that may run the code of a user's type."""
+        if body and body[0] in _PLAIN:
+            self._decode(body, buffers, _callbacks.run_on_pool)
+        else:
+            _callbacks.run_on_pool(
+                lambda: self._decode(body, buffers, _callbacks.run_after)
+            )
+
+    def on_error(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
+        """Fail with the error that the callee sent."""
+        del buffers
+        _callbacks.run_on_pool(lambda: self.fail(decode_error(body)))
+
+    def on_lost(self, error: PeerLost | ClosedError) -> None:
+        """Fail: no answer will come."""
+        kind = PeerLostError if isinstance(error, PeerLost) else LifecycleError
+        self.fail(kind(f"no answer from {self._about}: {error}"))
+
+    def on_timeout(self) -> None:
+        """Fail: the deadline passed."""
+        after = "its deadline" if self._timeout_s is None else f"{self._timeout_s} s"
+        self.fail(RpcTimeoutError(f"no answer after {after} from {self._about}"))
+
+    def fail(self, error: BaseException) -> None:
+        """Fail the future."""
+        complete(self.future, Completion(failure_of(error)), _callbacks.run_on_pool)
+
+    def _decode(
+        self, body: memoryview, buffers: list[bytes | memoryview], where: Where
+    ) -> None:
+        try:
+            with own_streams() as scope:
+                value = decode(body, buffers, place=place)
+                completion = completion_of(value, None, self._origin)
+                if scope is not None:
+                    given = scope.record_given()
+                    completion = completion._replace(marks=(*completion.marks, *given))
+        except BaseException as error:  # noqa: BLE001 - stored in the future
+            completion = Completion(failure_of(error))
+        complete(self.future, completion, where)
+
+    def _origin(self) -> Origin:
+        return Origin(
+            what=f"the answer to {self._about.function}",
+            path_root="result",
+            worker=self._about.worker,
+            call=str(self._about),
+        )

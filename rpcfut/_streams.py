@@ -1,0 +1,283 @@
+"""Streams, events and who waits for whom; the seam to a kind of device.
+
+Theory of operation. A *mark* is an event on one device, recorded behind work that a
+value depends on. Three things happen to marks, and nothing else in the library touches
+streams:
+
+* `record_marks` makes them, on the current streams of the devices that hold a value's
+  memory, on the thread that completes the value (STR-1);
+* `wait_marks` makes the current streams of the calling frame wait for them and tells
+  the allocator who reads (STR-2); no host thread waits, except for pinned host memory,
+  whose readers run on the host;
+* `enter_scope` does both for a callback: own streams are made current, wait for the
+  marks, and `Scope.leave` records what the callback launched (STR-3, STR-5).
+
+A kind of device takes part by a `Seam`. CUDA is one, a simulated device another; the
+host needs none.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from rpcfut._devices import Device
+    from rpcfut._extract import DataRef
+
+
+class Event(Protocol):
+    """A point in a stream."""
+
+    def query(self) -> bool:
+        """Whether everything before the event has run. Does not block."""
+        ...
+
+    def synchronize(self) -> None:
+        """Block the calling host thread until the event has passed; GIL released."""
+        ...
+
+
+class Seam(Protocol):
+    """What one kind of device must be able to do. Any thread calls it.
+
+    A stream is whatever `current_stream` and `create_stream` return; it is only handed
+    back to the same seam. No method waits for the device.
+    """
+
+    @property
+    def used_devices(self) -> Sequence[Device]:
+        """Devices with a live context in this process. Must not create one."""
+        ...
+
+    def current_stream(self, device: Device) -> Any:
+        """The calling thread's current stream on `device`."""
+        ...
+
+    def create_stream(self, device: Device) -> Any:
+        """A new stream that nobody else uses."""
+        ...
+
+    def make_current(
+        self, streams: Mapping[Device, Any], device: Device | None
+    ) -> Callable[[], None]:
+        """Make `streams` current, and `device` if given; returns what undoes it."""
+        ...
+
+    def record(self, stream: Any) -> Event | None:
+        """An event at the end of `stream`, or None if nothing is queued there."""
+        ...
+
+    def wait(self, stream: Any, event: Event) -> None:
+        """Have work queued on `stream` from now on wait for `event`."""
+        ...
+
+    def keep_alive(self, ref: DataRef, stream: Any) -> None:
+        """Tell the allocator that `stream` reads the memory of `ref`."""
+        ...
+
+
+class Mark(NamedTuple):
+    """An event that a value depends on."""
+
+    seam: Seam
+    device: Device
+    event: Event
+
+
+_seams: dict[str, Seam] = {}
+_seams_lock = threading.Lock()
+
+
+@contextmanager
+def installed_seam(device_type: str, seam: Seam) -> Iterator[None]:
+    """Let devices of `device_type` take part, for the duration of the context.
+
+    Raises:
+        ValueError: When that type already has a seam.
+    """
+    install_seam(device_type, seam)
+    try:
+        yield
+    finally:
+        with _seams_lock:
+            del _seams[device_type]
+
+
+def install_seam(device_type: str, seam: Seam) -> None:
+    """Let devices of `device_type` take part from now on.
+
+    Raises:
+        ValueError: When that type already has a seam.
+    """
+    with _seams_lock:
+        if device_type in _seams:
+            raise ValueError(f"device type {device_type!r} already has a seam")
+        _seams[device_type] = seam
+
+
+def seam_of(device: Device) -> Seam:
+    """The seam of a device.
+
+    Raises:
+        LookupError: When no seam is installed for its type.
+    """
+    seam = _seams.get(device.type)
+    if seam is None:
+        raise LookupError(
+            f"no seam for device {str(device)!r}: known types are {sorted(_seams)}"
+        )
+    return seam
+
+
+def used_devices() -> list[Device]:
+    """All devices, of any type, that this process has a context on."""
+    found: list[Device] = []
+    for seam in tuple(_seams.values()):
+        found.extend(seam.used_devices)
+    return found
+
+
+def _devices_of(refs: Iterable[DataRef]) -> dict[Device, None]:
+    """The devices whose streams may have written the memory of `refs`.
+
+    The host is listed only for pinned memory; its filler cannot be seen, so it counts
+    as memory of every used device (STR-2).
+    """
+    found: dict[Device, None] = {}
+    for ref in refs:
+        if ref.device.type != "cpu":
+            found[ref.device] = None
+        else:
+            found.update(dict.fromkeys(used_devices()))
+    return found
+
+
+def record_streams(streams: Iterable[tuple[Device, Any]]) -> tuple[Mark, ...]:
+    """Record one event on each of the given streams that has work queued."""
+    marks = []
+    for device, stream in streams:
+        seam = seam_of(device)
+        event = seam.record(stream)
+        if event is not None:
+            marks.append(Mark(seam, device, event))
+    return tuple(marks)
+
+
+def record_current(devices: Iterable[Device]) -> tuple[Mark, ...]:
+    """Record one event on the calling thread's current stream of each device."""
+    return record_streams((d, seam_of(d).current_stream(d)) for d in devices)
+
+
+def record_marks(refs: Iterable[DataRef]) -> tuple[Mark, ...]:
+    """Record the marks of a value, on the thread that completes it (STR-1)."""
+    return record_current(_devices_of(refs))
+
+
+def wait_marks(
+    marks: Iterable[Mark], refs: Iterable[DataRef], *, on_host: bool = True
+) -> None:
+    """Make the calling frame's current streams wait for marks (STR-2).
+
+    Args:
+        marks: What to wait for.
+        refs: The memory that will be read; the allocator is told.
+        on_host: Whether the calling host thread may wait for pinned host memory. It
+            does so with the GIL released, and for nothing else.
+    """
+    has_pinned = False
+    for ref in refs:
+        if ref.device.type == "cpu":
+            has_pinned = True
+        else:
+            seam = seam_of(ref.device)
+            seam.keep_alive(ref, seam.current_stream(ref.device))
+    for mark in marks:
+        mark.seam.wait(mark.seam.current_stream(mark.device), mark.event)
+        if has_pinned and on_host:
+            mark.event.synchronize()
+
+
+class Scope:
+    """The streams that a callback was given, by `enter_scope`; owner thread only."""
+
+    __slots__ = ("_given", "_leases", "_undo")
+
+    def __init__(
+        self,
+        given: dict[Device, Any],
+        leases: list[Callable[[], None]],
+        undo: list[Callable[[], None]],
+    ) -> None:
+        self._given = given
+        self._leases = leases
+        self._undo = undo
+
+    def record_given(self) -> tuple[Mark, ...]:
+        """One mark on every stream that was given, and on devices first used inside.
+
+        Call it before `leave`: a stream that is not current any more may be handed to
+        somebody else (STR-5).
+        """
+        streams = dict(self._given)
+        for device in used_devices():
+            if device not in streams:
+                streams[device] = seam_of(device).current_stream(device)
+        return record_streams(streams.items())
+
+    def leave(self) -> None:
+        """Restore streams and current device, and give the pool streams back."""
+        for undo in reversed(self._undo):
+            undo()
+        for release in self._leases:
+            release()
+
+
+def enter_scope(
+    lease: Callable[[Device], tuple[Any, Callable[[], None]]],
+    *,
+    marks: Sequence[Mark] = (),
+    refs: Sequence[DataRef] = (),
+    devices: Iterable[Device] = (),
+    streams: Mapping[Device, Any] | None = None,
+) -> Scope:
+    """Make own streams current on every device in play, behind `marks` (STR-3).
+
+    Args:
+        lease: Gives a pool stream of a device and what returns it.
+        marks: What the streams wait for.
+        refs: Memory that the callback may read; the allocator is told.
+        devices: Devices in play besides those of the marks and the used ones.
+        streams: Streams to use instead of a pool stream, per device.
+
+    Returns:
+        The scope, to be left on the same thread.
+    """
+    given: dict[Device, Any] = dict(streams or {})
+    in_play = {m.device: None for m in marks}
+    in_play.update(dict.fromkeys(devices))
+    in_play.update(dict.fromkeys(used_devices()))
+    leases: list[Callable[[], None]] = []
+    for device in in_play:
+        if device not in given:
+            given[device], release = lease(device)
+            leases.append(release)
+    undo = _make_current(given, next((r.device for r in refs), None))
+    wait_marks(marks, refs)
+    return Scope(given, leases, undo)
+
+
+def _make_current(
+    given: Mapping[Device, Any], current: Device | None
+) -> list[Callable[[], None]]:
+    by_type: dict[str, dict[Device, Any]] = {}
+    for device, stream in given.items():
+        by_type.setdefault(device.type, {})[device] = stream
+    undo = []
+    for device_type, streams in by_type.items():
+        chosen = current if current is not None and current in streams else None
+        undo.append(_seams[device_type].make_current(streams, chosen))
+    return undo
