@@ -141,12 +141,26 @@ class RemoteError(RpcError):
     Args:
         type_name: Module and qualified name of the type over there.
         text: ``str()`` of the exception over there.
+        remote_traceback: Its traceback as text, the frames of that worker.
+        worker: Name of the worker that raised it.
+        function: Name of the function that was called there.
     """
 
-    def __init__(self, type_name: str, text: str) -> None:
+    def __init__(
+        self,
+        type_name: str,
+        text: str,
+        *,
+        remote_traceback: str = "",
+        worker: str = "",
+        function: str = "",
+    ) -> None:
         super().__init__(f"{type_name}: {text}" if text else type_name)
         self.type_name = type_name
         self.text = text
+        self.remote_traceback = remote_traceback
+        self.worker = worker
+        self.function = function
 
 
 class RendezvousError(RpcError):

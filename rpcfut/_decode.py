@@ -1,0 +1,240 @@
+"""Body and buffers, not trusted -> values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+import torch
+
+from rpcfut import _numpy_codec
+from rpcfut._errors import DecodeError, RpcError
+from rpcfut._registry import TYPES
+from rpcfut._tensor_codec import Place, join_tensor
+from rpcfut._wire_codes import MAX_BODY_NBYTES, MAX_CONTAINERS, MAX_DEPTH, Code
+from rpcfut._wire_types import COMPOUNDS, SCALARS, join_struct, read_int
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rpcfut_transport._buffers import Buffer
+
+# What readers and joiners raise on bytes that make no sense.
+_SENSELESS: Final = (
+    *(ValueError, TypeError, ArithmeticError, LookupError, AttributeError),
+    *(AssertionError, RecursionError, msgpack.UnpackException),
+)
+_NO_CONTAINERS: Final = bytes(
+    byte for byte in range(256) if not 0x80 <= byte <= 0x9F and not 0xDC <= byte <= 0xDF
+)
+
+
+class _Mark:
+    """Stands at the head of a list and says what the rest is."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: Code) -> None:
+        self.code = code
+
+    def __repr__(self) -> str:
+        return f"<mark of a {self.code.name}>"
+
+
+_READ_MARKS: Final[dict[int, _Mark]] = {
+    code: _Mark(code) for code in Code if code >= 32
+}
+_RAISED: Final = frozenset({list, dict, _Mark})
+_READERS: Final[dict[int, Callable[[bytes], object]]] = {
+    **{scalar.code: scalar.read for scalar in SCALARS.values()},
+    Code.INT: read_int,
+    Code.BYTEARRAY: bytearray,
+}
+_JOINERS: Final[dict[int, Callable[[list[Any]], object]]] = {
+    **{compound.code: compound.join for compound in COMPOUNDS.values()},
+    Code.STRUCT: join_struct,
+    Code.ARRAY_SCALAR: _numpy_codec.join_scalar,
+}
+
+
+def decode(body: Buffer, buffers: Sequence[Buffer], *, place: Place) -> object:
+    """Turn bytes from a peer into the value (RPC-9, RPC-10).
+
+    Any thread. Large writable buffers become the memory of host tensors and arrays.
+
+    Args:
+        body: What `encode` made; not trusted.
+        buffers: Its buffers, in order.
+        place: Is given a tensor on the host and the device that it was sent from, and
+            returns the tensor where it belongs. Its errors pass through.
+
+    Returns:
+        The value.
+
+    Raises:
+        DecodeError: When the bytes make no sense, are over a limit, or name a type that
+            is not registered here.
+    """
+    decoder = _Decoder(buffers, place)
+    return decoder.finish(decoder.raise_(_unpack(body), 0))
+
+
+def _unpack(body: Buffer) -> object:
+    nbytes = memoryview(body).nbytes
+    if nbytes > MAX_BODY_NBYTES:
+        raise DecodeError(f"a body of {nbytes} bytes; {MAX_BODY_NBYTES} are allowed")
+    options: dict[str, Any] = {}
+    if nbytes > MAX_CONTAINERS and _container_bound(body) > MAX_CONTAINERS:
+        count = _Count()
+        options = {"list_hook": count.add, "object_hook": count.add}
+    try:
+        return msgpack.unpackb(
+            body,
+            raw=False,
+            strict_map_key=True,
+            timestamp=1,  # a code that msgpack reads by itself; this way it is a float
+            ext_hook=_read_ext,
+            unicode_errors="surrogatepass",
+            max_str_len=nbytes,
+            max_bin_len=nbytes,
+            max_array_len=nbytes,
+            max_map_len=nbytes,
+            max_ext_len=nbytes,
+            **options,
+        )
+    except RpcError:
+        raise
+    except (*_SENSELESS, MemoryError) as error:
+        raise DecodeError(f"a body that is no value: {_brief(error)}") from error
+
+
+def _container_bound(body: Buffer) -> int:
+    """Count the bytes that could start a container: at least as many as there are."""
+    return len(bytes(body).translate(None, _NO_CONTAINERS))
+
+
+class _Count:
+    """Counts containers while they are unpacked; owner thread only."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self, made: Any) -> Any:
+        self._count += 1
+        if self._count > MAX_CONTAINERS:
+            raise DecodeError(f"more than {MAX_CONTAINERS} lists and dicts in one body")
+        return made
+
+
+def _read_ext(code: int, data: bytes) -> object:
+    mark = _READ_MARKS.get(code)
+    if mark is not None and not data:
+        return mark
+    reader = _READERS.get(code)
+    if reader is None:
+        raise DecodeError(f"extension code {code} with {len(data)} bytes is not known")
+    return reader(data)
+
+
+def _brief(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
+
+
+class _Decoder:
+    """One decoding; owner thread only."""
+
+    def __init__(self, buffers: Sequence[Buffer], place: Place) -> None:
+        self._buffers = buffers
+        self._taken: set[int] = set()
+        self._place = place
+        self._registered = TYPES.snapshot.wire_by_name
+
+    def finish(self, value: object) -> object:
+        """Check that nothing was left over."""
+        if len(self._taken) != len(self._buffers):
+            raise DecodeError(
+                f"{len(self._buffers)} buffers came, {len(self._taken)} are used"
+            )
+        return value
+
+    def raise_(self, raw: Any, depth: int) -> object:
+        """Turn what msgpack read into the value; plain containers stay as they are."""
+        kind = type(raw)
+        if kind is _Mark:
+            raise DecodeError(f"{raw!r} where a value was expected")
+        if kind is not list and kind is not dict:
+            return raw
+        if depth >= MAX_DEPTH:
+            raise DecodeError(f"nested too deeply: {MAX_DEPTH} levels are allowed")
+        if kind is dict:
+            return self._raise_dict(raw, depth)
+        if _RAISED.isdisjoint(map(type, raw)):
+            return raw
+        if type(raw[0]) is _Mark:
+            parts = [self.raise_(part, depth + 1) for part in raw[1:]]
+            return self._join(raw[0].code, parts)
+        raw[:] = [self.raise_(part, depth + 1) for part in raw]
+        return raw
+
+    def _raise_dict(self, raw: dict[str, Any], depth: int) -> object:
+        if not _RAISED.isdisjoint(map(type, raw.values())):
+            for key, item in raw.items():
+                raw[key] = self.raise_(item, depth + 1)
+        return raw
+
+    def _join(self, code: Code, parts: list[Any]) -> object:
+        if code is Code.REGISTERED:
+            return self._join_registered(parts)
+        if code is Code.TENSOR or code is Code.PARAMETER:
+            return self._join_tensor(code, parts)
+        try:
+            if code is Code.ARRAY:
+                return _numpy_codec.join_array(parts, self._take)
+            if code is Code.BULK_BYTES or code is Code.BULK_BYTEARRAY:
+                (index,) = parts
+                make = bytes if code is Code.BULK_BYTES else bytearray
+                return make(self._take(index))
+            return _JOINERS[code](parts)
+        except RpcError:
+            raise
+        except (*_SENSELESS, RuntimeError) as error:
+            text = f"a {code.name.lower()} that makes no sense: {_brief(error)}"
+            raise DecodeError(text) from error
+
+    def _join_tensor(self, code: Code, parts: list[Any]) -> object:
+        try:
+            tensor, device, is_leaf_with_grad = join_tensor(parts, self._take)
+        except RpcError:
+            raise
+        except (*_SENSELESS, RuntimeError) as error:
+            text = f"a tensor that makes no sense: {_brief(error)}"
+            raise DecodeError(text) from error
+        if device is not None:
+            tensor = self._place(tensor, device)
+        if code is Code.PARAMETER:
+            return torch.nn.Parameter(tensor, requires_grad=is_leaf_with_grad)
+        return tensor.requires_grad_() if is_leaf_with_grad else tensor
+
+    def _join_registered(self, parts: list[Any]) -> object:
+        if len(parts) != 2 or type(parts[0]) is not str:
+            raise DecodeError("a registered object without its name and value")
+        name, flat = parts
+        form = self._registered.get(name)
+        if form is None:
+            raise DecodeError(
+                f"type {name[:200]!r} is not registered here: import the module that "
+                "registers it, or call rpcfut.register_type for it on this worker too"
+            )
+        try:
+            return form.unflatten(flat)
+        except Exception as error:
+            text = f"unflatten of {name!r} raised {_brief(error)}"
+            raise DecodeError(text) from error
+
+    def _take(self, index: object) -> Buffer:
+        if type(index) is not int or not 0 <= index < len(self._buffers):
+            raise DecodeError(f"buffer {index!r} of {len(self._buffers)}")
+        if index in self._taken:
+            raise DecodeError(f"buffer {index} is used twice")
+        self._taken.add(index)
+        return self._buffers[index]

@@ -1,0 +1,238 @@
+"""Values -> body and buffers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+
+import msgpack
+import torch
+
+from rpcfut import _numpy_codec
+from rpcfut._codec_text import hint, path_to
+from rpcfut._errors import EncodeError, Origin
+from rpcfut._extract import extract
+from rpcfut._known_types import type_name
+from rpcfut._registry import TYPES, WireFormat
+from rpcfut._tensor_codec import Stage, split_tensor, tensor_refusal
+from rpcfut._wire_codes import INLINE_NBYTES, MAX_BODY_NBYTES, MAX_DEPTH, Code
+from rpcfut._wire_types import (
+    COMPOUNDS,
+    SCALARS,
+    Compound,
+    Scalar,
+    split_struct,
+    torch_struct,
+    write_int,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rpcfut_transport._buffers import Buffer
+
+_PLAIN: Final = frozenset({type(None), bool, int, float, str})
+_TEXT: Final = frozenset({str})
+_MARKS: Final = {code: msgpack.ExtType(code, b"") for code in Code if code >= 32}
+
+
+class Encoded(NamedTuple):
+    """What `encode` made: the body, and the buffers that it refers to by index."""
+
+    body: bytes
+    buffers: list[Buffer]
+
+
+def encode(
+    value: object,
+    *,
+    stage: Stage,
+    root: str = "value",
+    origin: Origin | None = None,
+) -> Encoded:
+    """Turn a value into bytes, or refuse it here (RPC-9).
+
+    Any thread. Host memory has been copied when this returns.
+
+    Args:
+        value: Any value.
+        stage: Is given the elements of a tensor that is not on the plain host (device
+            or pinned), as a one-dimensional contiguous uint8 tensor over them, and
+            returns the buffer of as many bytes that will hold them; it is called on
+            this thread, with the caller's streams current.
+        root: What the path in a message starts with, if there is no `origin`.
+        origin: Where the value came from, for messages.
+
+    Returns:
+        The body and the buffers.
+
+    Raises:
+        EncodeError: When something in the value cannot travel, or it contains itself,
+            is too deep or too large.
+        ExtractionError: When nobody knows a type in it at all (EXT-3).
+    """
+    where = origin or Origin(what="the value", path_root=root)
+    encoder = _Encoder(stage, where)
+    body = _pack(encoder.lower(value), where)
+    if len(body) > MAX_BODY_NBYTES:
+        raise EncodeError(
+            f"{where.what} makes {len(body)} bytes without its tensors and bytes, "
+            f"{MAX_BODY_NBYTES} are allowed: send numbers as a tensor, text as bytes"
+        )
+    return Encoded(body, encoder.buffers)
+
+
+def _overflow(value: object) -> object:
+    if type(value) is int:
+        return msgpack.ExtType(Code.INT, write_int(value))
+    raise TypeError(f"{type_name(type(value))} appeared while the value was packed")
+
+
+def _pack(lowered: object, origin: Origin) -> bytes:
+    try:
+        try:
+            return _packer("strict").pack(lowered)
+        except UnicodeEncodeError:  # half of a surrogate pair, as in odd file names
+            return _packer("surrogatepass").pack(lowered)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise EncodeError(
+            f"{origin.what} could not be packed ({error}); "
+            "did another thread change it meanwhile?"
+        ) from error
+
+
+def _packer(errors: str) -> msgpack.Packer:
+    return msgpack.Packer(
+        strict_types=True,
+        use_bin_type=True,
+        default=_overflow,
+        unicode_errors=errors,
+        buf_size=4096,  # type: ignore[call-arg] # the stubs do not have it
+    )
+
+
+class _Encoder:
+    """One encoding; owner thread only."""
+
+    def __init__(self, stage: Stage, origin: Origin) -> None:
+        self.buffers: list[Buffer] = []
+        self._stage = stage
+        self._origin = origin
+        self._open: list[object] = []
+        self._registered = TYPES.snapshot.wire_by_type
+
+    def lower(self, value: Any) -> object:
+        """Turn a value into what msgpack writes by itself."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        form = self._registered.get(kind)
+        if form is None:
+            scalar = SCALARS.get(kind)
+            if scalar is not None:
+                return msgpack.ExtType(scalar.code, self._written(scalar, value))
+        opened = self._open
+        opened.append(value)
+        if len(opened) > MAX_DEPTH:
+            self._refuse_depth()
+        lowered = (
+            self._lower_registered(form, value) if form else self._lower_open(value)
+        )
+        opened.pop()
+        return lowered
+
+    def _lower_open(self, value: Any) -> object:
+        kind = type(value)
+        if kind is dict and _TEXT.issuperset(map(type, value)):
+            is_plain = _PLAIN.issuperset(map(type, value.values()))
+            return value if is_plain else {k: self.lower(v) for k, v in value.items()}
+        if kind is list:
+            is_plain = _PLAIN.issuperset(map(type, value))
+            return value if is_plain else [self.lower(part) for part in value]
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            return self._lower_tensor(value)
+        compound = COMPOUNDS.get(kind)
+        if compound is not None:
+            return self._marked(compound.code, self._split(compound, value))
+        is_bytes = kind is bytes or kind is bytearray
+        return self._lower_bytes(value) if is_bytes else self._lower_rare(value)
+
+    def _marked(self, code: Code, parts: Sequence[object]) -> list[object]:
+        if _PLAIN.issuperset(map(type, parts)):
+            return [_MARKS[code], *parts]
+        return [_MARKS[code], *[self.lower(part) for part in parts]]
+
+    def _split(self, compound: Compound, value: object) -> Sequence[object]:
+        try:
+            return compound.split(value)
+        except TypeError as error:
+            self._refuse(str(error), error)
+
+    def _written(self, scalar: Scalar, value: object) -> bytes:
+        try:
+            return scalar.write(value)
+        except TypeError as error:
+            self._open.append(value)
+            self._refuse(str(error), error)
+
+    def _lower_registered(self, form: WireFormat, value: object) -> object:
+        try:
+            flat = form.flatten(value)
+        except Exception as error:
+            place = getattr(form.flatten, "__qualname__", "flatten")
+            text = f"{place} raised {type(error).__name__}: {error}"
+            raise self._refusal(text) from error
+        return [_MARKS[Code.REGISTERED], form.name, self.lower(flat)]
+
+    def _lower_tensor(self, tensor: torch.Tensor) -> object:
+        reason = tensor_refusal(tensor)
+        if reason is not None:
+            self._refuse(reason)
+        is_parameter = type(tensor) is torch.nn.Parameter
+        mark = _MARKS[Code.PARAMETER if is_parameter else Code.TENSOR]
+        return [mark, *split_tensor(tensor, self._stage, self.buffers)]
+
+    def _lower_bytes(self, value: bytes | bytearray) -> object:
+        is_bytes = type(value) is bytes
+        if len(value) <= INLINE_NBYTES:
+            return value if is_bytes else msgpack.ExtType(Code.BYTEARRAY, bytes(value))
+        self.buffers.append(value if is_bytes else bytes(value))
+        mark = _MARKS[Code.BULK_BYTES if is_bytes else Code.BULK_BYTEARRAY]
+        return [mark, len(self.buffers) - 1]
+
+    def _lower_rare(self, value: Any) -> object:
+        kind = type(value)
+        is_array = _numpy_codec.is_array(kind)
+        if is_array or _numpy_codec.is_scalar(kind):
+            reason = _numpy_codec.numpy_refusal(value)
+            if reason is not None:
+                self._refuse(reason)
+            if is_array:
+                parts = _numpy_codec.split_array(value, self.buffers)
+                return [_MARKS[Code.ARRAY], *parts]
+            return [_MARKS[Code.ARRAY_SCALAR], *_numpy_codec.split_scalar(value)]
+        if torch_struct(kind.__name__) is kind:
+            return self._marked(Code.STRUCT, split_struct(value))
+        path = path_to(self._open, self._origin.path_root)
+        extract(value, origin=replace(self._origin, path_root=path))
+        return self._refuse(hint(value))
+
+    def _refuse_depth(self) -> NoReturn:
+        newest = self._open[-1]
+        for depth, value in enumerate(self._open[:-1]):
+            if value is newest:
+                start = path_to(self._open[: depth + 1], self._origin.path_root)
+                self._open = self._open[: self._open.index(newest, depth + 1) + 1]
+                self._refuse(f"is the same object as {start}: a cycle cannot travel")
+        self._refuse(f"is nested too deeply: {MAX_DEPTH} levels are allowed")
+
+    def _refuse(self, reason: str, cause: Exception | None = None) -> NoReturn:
+        raise self._refusal(reason) from cause
+
+    def _refusal(self, reason: str) -> EncodeError:
+        path = path_to(self._open, self._origin.path_root)
+        kind = type_name(type(self._open[-1]))
+        parts = [f"cannot send {path}, a {kind}: it {reason}"]
+        if self._origin.call is not None:
+            parts.append(f"  call:     {self._origin.call}")
+        return EncodeError("\n".join(parts))

@@ -1,0 +1,365 @@
+"""Exceptions <-> bytes (RPC-3, RPC-4).
+
+Theory of operation: `encode_error` must not fail, whatever the exception does. So each
+thing that is asked of it is asked through `_ask`, and each text is cut and cleaned. The
+exceptions of a chain become a list of nodes that refer to later ones by index, so that
+there are no cycles on the wire. `decode_error` makes only types of two closed tables,
+the built-in subclasses of Exception and this library's own, without running a
+constructor on what it was sent, and those that were registered, by their unflatten. All
+others become a `RemoteError`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import traceback
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+import msgpack
+
+from rpcfut import _errors
+from rpcfut._decode import decode
+from rpcfut._encode import encode
+from rpcfut._errors import DecodeError, EncodeError, RemoteError, RpcError
+from rpcfut._known_types import type_name
+from rpcfut._registry import TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from rpcfut._devices import Device
+    from rpcfut_transport._buffers import Buffer
+
+T = TypeVar("T")
+
+MAX_TEXT: Final = 64 * 1024
+MAX_CHAIN: Final = 20
+_MAX_ITEMS = 20  # notes, members of a group, attributes
+_MAX_NOTE = 4 * 1024
+_MAX_FRAMES = 100
+_MAX_ARGS_NBYTES = 64 * 1024
+# Holds the longest chain of full nodes.
+_MAX_BODY_NBYTES = 8 << 20
+
+# Escape sequences, other control characters, and those that turn the order of writing:
+# a remote text must not be able to forge a line of a log or repaint a terminal.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+_BUILTIN: Final[dict[str, type[Exception]]] = {
+    f"builtins.{name}": kind
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, Exception) and kind.__name__ == name
+}
+_OWN: Final[dict[str, type[RpcError]]] = {
+    type_name(kind): kind
+    for kind in vars(_errors).values()
+    if isinstance(kind, type) and issubclass(kind, RpcError)
+}
+# What a built-in type keeps outside of args and __dict__.
+_FIELDS: Final[tuple[tuple[type[Exception], tuple[str, ...]], ...]] = (
+    (OSError, ("errno", "strerror", "filename", "filename2")),
+    (ImportError, ("msg", "name", "path")),
+    (NameError, ("name",)),
+    (AttributeError, ("name",)),
+    (StopIteration, ("value",)),
+    (
+        SyntaxError,
+        (
+            *("msg", "filename", "lineno", "offset", "text"),
+            *("end_lineno", "end_offset", "print_file_and_line"),
+        ),
+    ),
+)
+
+
+def encode_error(error: BaseException, *, worker: str, function: str) -> bytes:
+    """Turn an exception into bytes; this cannot fail (RPC-3).
+
+    Any thread.
+
+    Args:
+        error: The exception; with its chain, notes and traceback.
+        worker: Name of the worker where it was raised.
+        function: Name of the function that raised it.
+
+    Returns:
+        A body for `decode_error`.
+    """
+    chain = _chain(error)
+    numbers = {id(link): number for number, link in enumerate(chain)}
+    nodes = [_node(link, number, numbers) for number, link in enumerate(chain)]
+    body = {"worker": _clean(worker), "function": _clean(function), "nodes": nodes}
+    packed: bytes = msgpack.packb(body)
+    return packed
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """List an exception and those that it refers to, nearest first, each once."""
+    chain = [error]
+    seen = {id(error)}
+    for link in chain:
+        for other in (link.__cause__, link.__context__, *_members(link)):
+            if other is not None and id(other) not in seen and len(chain) < MAX_CHAIN:
+                seen.add(id(other))
+                chain.append(other)
+    return chain
+
+
+def _members(error: BaseException) -> tuple[BaseException, ...]:
+    is_group = type(error) is ExceptionGroup
+    return error.exceptions[:_MAX_ITEMS] if is_group else ()  # type: ignore[attr-defined]
+
+
+def _node(
+    error: BaseException, number: int, numbers: dict[int, int]
+) -> dict[str, object]:
+    def later(other: BaseException | None) -> int | None:
+        found = numbers.get(id(other))
+        return found if found is not None and found > number else None
+
+    kind = type(error)
+    return {
+        "type": _clean(_ask(lambda: type_name(kind), "<a type without a name>")),
+        "text": _clean(_ask(lambda: str(error), "<its __str__ raised>")),
+        "traceback": _clean(_ask(lambda: _traceback(error), "<no traceback>")),
+        "notes": _ask(lambda: _notes(error), list[str]()),
+        "args": _ask(lambda: _args(error), list[bytes | str]()),
+        "attributes": _ask(lambda: _attributes(error), dict[str, bytes]()),
+        "value": _ask(lambda: _registered(error), None),
+        "cause": later(error.__cause__),
+        "context": later(error.__context__),
+        "suppress": bool(error.__suppress_context__),
+        "members": [n for n in map(later, _members(error)) if n is not None],
+    }
+
+
+def _ask(question: Callable[[], T], otherwise: T) -> T:
+    """Ask an exception something; whatever its own code raises is no answer."""
+    try:
+        return question()
+    except BaseException:  # noqa: BLE001 - an error about an error has nowhere to go
+        return otherwise
+
+
+def _clean(text: str, limit: int = MAX_TEXT) -> str:
+    """Cut a text, and write what is not plain text as escapes."""
+    plain = str.__str__(text)  # of a subclass too, whatever it overrides
+    if len(plain) > limit:
+        plain = f"{plain[:limit]} [cut: {len(plain) - limit} characters more]"
+    plain = plain.encode("utf-8", "backslashreplace").decode("utf-8")
+    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], plain)
+
+
+def _traceback(error: BaseException) -> str:
+    return "".join(traceback.format_tb(error.__traceback__, limit=-_MAX_FRAMES))
+
+
+def _notes(error: BaseException) -> list[str]:
+    notes = getattr(error, "__notes__", ())
+    if not isinstance(notes, (list, tuple)):
+        return []
+    texts = [note for note in notes if isinstance(note, str)]
+    limits = [MAX_TEXT if _is_traceback_note(text) else _MAX_NOTE for text in texts]
+    return [_clean(t, n) for t, n in zip(texts, limits, strict=True)][:_MAX_ITEMS]
+
+
+def _args(error: BaseException) -> list[bytes | str]:
+    """Write each argument as a value where it is a small plain one, else as text."""
+    room = _MAX_ARGS_NBYTES
+    written: list[bytes | str] = []
+    for arg in tuple(error.args):
+        body = _plain(arg)
+        if body is None or len(body) > room:
+            body = None
+        else:
+            room -= len(body)
+        cut = _clean(_ask(lambda arg=arg: str(arg), "<its __str__ raised>"), _MAX_NOTE)  # type: ignore[misc]
+        written.append(cut if body is None else body)
+    return written
+
+
+def _plain(value: object) -> bytes | None:
+    """Encode a value that needs no buffers; None if it is another."""
+    if type(value) is str:
+        value = _clean(value)
+    try:
+        body, buffers = encode(value, stage=_refuse_tensor)
+    except (RpcError, RecursionError):
+        return None
+    return body if not buffers and len(body) <= _MAX_ARGS_NBYTES else None
+
+
+def _refuse_tensor(_: torch.Tensor) -> NoReturn:
+    raise EncodeError("no tensors in exceptions")
+
+
+def _attributes(error: BaseException) -> dict[str, bytes]:
+    names = [n for n in vars(error) if not n.startswith("__")][:_MAX_ITEMS]
+    found = {name: getattr(error, name) for name in (*names, *_fields(type(error)))}
+    plain = {name: _plain(value) for name, value in found.items() if value is not None}
+    return {name: body for name, body in plain.items() if body is not None}
+
+
+def _fields(kind: type) -> tuple[str, ...]:
+    for base, names in _FIELDS:
+        if issubclass(kind, base):
+            return names
+    return ()
+
+
+def _registered(error: BaseException) -> bytes | None:
+    is_ours = type(error) in TYPES.snapshot.wire_by_type
+    return _plain(error) if is_ours else None
+
+
+def decode_error(body: Buffer) -> BaseException:
+    """Make the exception that `encode_error` wrote; this cannot fail either (RPC-4).
+
+    Any thread.
+
+    Args:
+        body: The bytes, not trusted.
+
+    Returns:
+        The exception, with the remote traceback as a note; a `DecodeError` if the bytes
+        make no sense.
+    """
+    try:
+        return _decode_error(body)
+    except (
+        *(ValueError, TypeError, ArithmeticError, LookupError, AttributeError),
+        *(RuntimeError, MemoryError, msgpack.UnpackException),
+    ) as error:
+        failure = DecodeError(f"an error reply that makes no sense: {error}"[:300])
+        failure.__cause__ = error
+        return failure
+
+
+def _decode_error(body: Buffer) -> BaseException:
+    if memoryview(body).nbytes > _MAX_BODY_NBYTES:
+        raise ValueError(f"{memoryview(body).nbytes} bytes")
+    message = msgpack.unpackb(
+        body, strict_map_key=True, max_array_len=1 << 16, max_map_len=64, max_ext_len=0
+    )
+    worker, function = _clean(message["worker"]), _clean(message["function"])
+    nodes = message["nodes"]
+    if not isinstance(nodes, list) or not 0 < len(nodes) <= MAX_CHAIN:
+        raise ValueError("no exception, or too many")
+    made: dict[int, BaseException] = {}
+    for number in reversed(range(len(nodes))):
+        node = _Node(nodes[number], number, made)
+        made[number] = node.make(worker, function)
+    return made[0]
+
+
+class _Node:
+    """One received exception, read with care; owner thread only."""
+
+    def __init__(
+        self, fields: dict[str, Any], number: int, made: dict[int, BaseException]
+    ) -> None:
+        self._fields = fields
+        self._number = number
+        self._made = made
+
+    def _text(self, name: str) -> str:
+        return _clean(self._fields[name])
+
+    def _linked(self, name: str) -> BaseException | None:
+        number = self._fields[name]
+        return None if number is None else self._made[number]
+
+    def make(self, worker: str, function: str) -> BaseException:
+        """Make the exception, and link it to those that were made before."""
+        remote_traceback = self._text("traceback")
+        error = self._rebuilt()
+        if error is None:
+            error = RemoteError(
+                self._text("type"),
+                self._text("text"),
+                remote_traceback=remote_traceback,
+                worker=worker,
+                function=function,
+            )
+        for note in self._fields["notes"][:_MAX_ITEMS]:
+            error.add_note(_clean(note))
+        if remote_traceback or self._number == 0:
+            where = f"worker {worker!r}, function {function!r}"
+            error.add_note(f"{_TRACEBACK_NOTE} ({where}):\n{remote_traceback}".rstrip())
+        error.__cause__ = self._linked("cause")
+        error.__context__ = self._linked("context")
+        error.__suppress_context__ = self._fields["suppress"] is True
+        return error
+
+    def _rebuilt(self) -> BaseException | None:
+        """Make the exception as itself; None if it is to be a `RemoteError`."""
+        if self._fields["value"] is not None:
+            return _registered_error(self._fields["value"])
+        name = self._fields["type"]
+        kind = _BUILTIN.get(name) or _OWN.get(name)
+        if kind is None:
+            return None
+        args = tuple(
+            arg if isinstance(arg, str) else _value(arg) for arg in self._fields["args"]
+        )
+        if kind is ExceptionGroup:
+            return self._group()
+        if issubclass(kind, UnicodeError) and kind is not UnicodeError:
+            return _unicode_error(kind, args)
+        error = kind.__new__(kind)
+        error.args = args
+        for key, body in self._fields["attributes"].items():
+            if key.isidentifier() and not key.startswith("__"):
+                setattr(error, key, _value(body))
+        return error
+
+    def _group(self) -> BaseException | None:
+        members = [self._made[number] for number in self._fields["members"]]
+        exceptions = [error for error in members if isinstance(error, Exception)]
+        text = self._text("text")
+        message = re.sub(r" \(\d+ sub-exceptions?\)$", "", text)
+        return ExceptionGroup(message, exceptions) if exceptions else None
+
+
+_TRACEBACK_NOTE = "remote traceback"
+
+
+def _is_traceback_note(text: str) -> bool:
+    return text.startswith(_TRACEBACK_NOTE)
+
+
+def _value(body: bytes) -> object:
+    return decode(body, [], place=_refuse_place)
+
+
+def _refuse_place(_: torch.Tensor, device: Device) -> NoReturn:
+    raise DecodeError(f"a tensor on {device} in an exception")
+
+
+def _registered_error(body: bytes) -> BaseException | None:
+    """Make a registered exception; None if its type is not registered here."""
+    try:
+        error = _value(body)
+    except DecodeError:
+        return None
+    return error if isinstance(error, Exception) else None
+
+
+def _unicode_error(kind: type[Exception], args: tuple[object, ...]) -> Exception | None:
+    """Make an error whose constructor reads its arguments as positions in a text."""
+    shape = [type(arg) for arg in args]
+    middle = [int, int, str]
+    expected = {
+        UnicodeDecodeError: [str, bytes, *middle],
+        UnicodeEncodeError: [str, str, *middle],
+        UnicodeTranslateError: [str, *middle],
+    }
+    if shape != expected.get(kind):
+        return None
+    *_, text, start, end, _ = args
+    if not 0 <= start <= end <= len(text):  # type: ignore[operator,arg-type]
+        return None
+    return kind(*args)
