@@ -25,6 +25,7 @@ from rpcfut_transport import (
     UnknownPeer,
     ZmqLink,
 )
+from rpcfut_transport.links._zmq import _to_ms
 from tests.support.links import (
     LINK_KINDS,
     PATIENCE_S,
@@ -375,16 +376,29 @@ def test_only_paths_are_addresses(address: str) -> None:
         link.connect(1, address)
 
 
+_CONNECT_AS = """
+import os, socket, sys
+os.setuid(int(sys.argv[2]))
+with socket.socket(socket.AF_UNIX) as s:
+    s.settimeout(10)
+    s.connect(sys.argv[1])
+    try:
+        print(len(s.recv(1)))
+    except ConnectionResetError:
+        print(0)
+"""
+
+
 def _greeting_nbytes(link: ZmqLink, user: int) -> int:
     """Connect as a user; return how much the link says to it before it hangs up."""
-    code = (
-        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.settimeout(10); "
-        "s.connect(sys.argv[1]); sys.exit(len(s.recv(1)))"
-    )
     path = link.address.removeprefix("ipc://")
-    command = [sys.executable, "-S", "-c", code, path]
-    done = subprocess.run(command, user=user, check=False, timeout=PATIENCE_S)
-    return done.returncode
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", _CONNECT_AS, path, str(user)],
+        check=True,
+        capture_output=True,
+        timeout=PATIENCE_S,
+    )
+    return int(done.stdout)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -398,6 +412,14 @@ def test_the_inbox_asks_the_kernel_who_connects(
         Path(link._path).chmod(0o777)
         assert _greeting_nbytes(link, os.getuid()) == 1
         assert _greeting_nbytes(link, 12345) == 0
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "ms"), [(0.0, 0), (-1.0, 0), (0.0101, 11), (1e12, 2**31 - 1)]
+)
+def test_a_wait_does_not_end_before_its_deadline(timeout_s: float, ms: int) -> None:
+    """The reader would come back again and again until it is over."""
+    assert _to_ms(timeout_s) == ms
 
 
 def test_a_path_that_is_too_long_says_what_to_set(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import threading
+import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -117,6 +119,20 @@ def test_an_answer_may_come_before_the_call_was_sent() -> None:
         assert sink.wait()[0] == "result"
         assert not world.endpoint.send_call(call_id, b"ask")
         assert world.peers[1].receive(0) is None
+
+
+def test_an_ended_call_is_forgotten() -> None:
+    """Neither an answer nor giving up leaves the sink, and what it holds, behind."""
+    with _world() as world:
+        sinks = [RecordingSink(), RecordingSink()]
+        refs = [weakref.ref(sink) for sink in sinks]
+        answered, abandoned = (world.endpoint.open_call(1, None, s) for s in sinks)
+        world.send(world.header(1, Kind.RESULT, answered))
+        world.endpoint.abandon_call(abandoned)
+        world.settle()
+        del sinks
+        gc.collect()
+        assert [ref() for ref in refs] == [None, None]
 
 
 def test_a_timeout_ends_the_call_and_the_late_answer_is_counted() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import stat
 import tempfile
@@ -213,7 +214,7 @@ class ZmqLink:
 
 def _to_ms(timeout_s: float) -> int:
     # Rounded up: a wait that ends before its deadline would be repeated at once.
-    return min(max(int(timeout_s * 1000) + 1, 0), _MAX_TIMEOUT_MS)
+    return min(max(math.ceil(timeout_s * 1000), 0), _MAX_TIMEOUT_MS)
 
 
 def _require_own_user_id() -> None:
