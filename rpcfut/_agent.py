@@ -8,11 +8,11 @@ follows one call through them.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rpcfut._call_info import CallInfo, call_site
@@ -100,7 +100,8 @@ class Agent:
         self._serving = 0
         self._away: set[int] = set()  # ranks that are ready to leave, left, or lost
         self._is_closed = False
-        atexit.register(self.close)
+        # Unlike atexit, this also runs at the end of a multiprocessing child.
+        self._at_exit = Finalize(None, self.close, exitpriority=0)
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "running"
@@ -269,7 +270,7 @@ class Agent:
             if self._is_closed:
                 return
             self._is_closed = True
-        atexit.unregister(self.close)
+        self._at_exit.cancel()
         for rank in self._others():
             self._endpoint.send_notice(rank, Kind.GOODBYE)
         self._endpoint.close()

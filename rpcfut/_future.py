@@ -24,6 +24,7 @@ from rpcfut._errors import InvalidStateError, Origin
 from rpcfut._future_core import FutureCore
 from rpcfut._host_stream import Streams, streams_by_device
 from rpcfut._outcome import Cancelled, Failure, Value, failure_of
+from rpcfut._registry import register_builtin
 from rpcfut._streams import wait_marks
 
 if TYPE_CHECKING:
@@ -314,3 +315,7 @@ class Future(FutureCore[T]):
 
     def _done_already(self) -> InvalidStateError:
         return InvalidStateError(f"the future is done already: {self!r}")
+
+
+# A future inside a value orders its own readers; it adds no memory to the value.
+register_builtin(Future)

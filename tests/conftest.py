@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import gc
 import multiprocessing
+import multiprocessing.util
 import os
 import tempfile
 import threading
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from multiprocessing import forkserver, resource_tracker, util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Threads and folders that belong to the process, not to the test that first used them.
+# Threads that belong to the process, not to the test that first used them.
 _PROCESS_WIDE_THREADS = ("rpcfut-callback-", "Trio thread")
-_PROCESS_WIDE_NAMES = ("pymp-",)
 _GRACE_ROUNDS = 40
 _GRACE_ROUND_S = 0.05
 
@@ -96,6 +96,8 @@ def _threads() -> frozenset[threading.Thread]:
         if not thread.name.startswith(_PROCESS_WIDE_THREADS)
         # Stands for a thread that C++ started, for example autograd's.
         and not isinstance(thread, threading._DummyThread)
+        # pyzmq's, one for the process, from the first large frame on.
+        and type(thread).__name__ != "GarbageCollectorThread"
     )
 
 
@@ -107,7 +109,8 @@ def _children() -> frozenset[int]:
         except (FileNotFoundError, ProcessLookupError):
             continue  # the thread ended meanwhile, or the kernel keeps no such list
     tracker = resource_tracker._resource_tracker._pid
-    return frozenset(int(pid) for pid in pids) - {tracker}
+    fork_server = forkserver._forkserver._forkserver_pid
+    return frozenset(int(pid) for pid in pids) - {tracker, fork_server}
 
 
 def _sockets() -> frozenset[str]:
@@ -123,11 +126,7 @@ def _sockets() -> frozenset[str]:
 def _names() -> frozenset[str]:
     found = {f"/dev/shm/{n}" for n in os.listdir("/dev/shm") if n.startswith("rpcfut")}
     folder = tempfile.gettempdir()
-    found.update(
-        f"{folder}/{name}"
-        for name in os.listdir(folder)
-        if not name.startswith(_PROCESS_WIDE_NAMES)
-    )
+    found.update(f"{folder}/{name}" for name in os.listdir(folder))
     return frozenset(found)
 
 
@@ -154,7 +153,10 @@ def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
     Its name is short, because a socket's path may have 107 bytes only.
     """
-    tmp_path_factory.getbasetemp()  # pytest's own stays where it was
+    # These two stay where they would be; both are cleaned up later than ours.
+    tmp_path_factory.getbasetemp()
+    multiprocessing.util.get_temp_dir()
+    util.get_temp_dir()  # and multiprocessing's, which outlives the session
     with (
         tempfile.TemporaryDirectory(prefix="rf-") as folder,
         pytest.MonkeyPatch.context() as patch,

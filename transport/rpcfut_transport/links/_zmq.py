@@ -13,12 +13,10 @@ folders after the check changes nothing.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
 import stat
-import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +26,7 @@ import zmq
 from rpcfut_transport._buffers import KEEP_ALIVE_MIN_NBYTES, Buffer, require_frames
 from rpcfut_transport._errors import ClosedError, LinkError, UnknownPeer
 from rpcfut_transport._wire import WAKE_FRAME
+from rpcfut_transport.links._inbox_folder import INBOX, InboxFolder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SCHEME = "ipc://"
-_INBOX = "inbox"
-_FOLDER_PREFIX = "rpcfut-"
-_MKDTEMP_NBYTES = 8  # what tempfile.mkdtemp adds to the prefix
-_SUN_PATH_NBYTES = 107
 _WAKE_ADDRESS = "inproc://wake"
 _LINGER_MS = 1000
 _READER_TIMEOUT_S = 2.0
@@ -67,8 +62,8 @@ class _Way:
 class ZmqLink:
     """A `Link` over Unix sockets, for processes of one user on one host.
 
-    Makes a folder under ``XDG_RUNTIME_DIR`` if that is ours, else under the folder for
-    temporary files, and removes it when closed. Its owner closes it.
+    Its inbox lies in a folder of its own (see `InboxFolder`), removed when closed. Its
+    owner closes it.
 
     Raises:
         LinkError: When the path would be too long for a socket, the user id says
@@ -77,8 +72,8 @@ class ZmqLink:
 
     def __init__(self) -> None:
         _require_own_user_id()
-        self._folder = _make_folder(_runtime_folder())
-        self._path = f"{self._folder}/{_INBOX}"
+        self._folder = InboxFolder()
+        self._path = self._folder.inbox
         self._lock = threading.Lock()
         self._ways: dict[int, _Way] = {}
         self._is_closed = False
@@ -116,7 +111,7 @@ class ZmqLink:
             try:
                 socket = self._context.socket(zmq.PUSH)
                 socket.set(zmq.SNDHWM, 0)
-                socket.connect(f"{_SCHEME}/proc/self/fd/{folder_fd}/{_INBOX}")
+                socket.connect(f"{_SCHEME}/proc/self/fd/{folder_fd}/{INBOX}")
             except zmq.ZMQError as error:
                 os.close(folder_fd)
                 raise LinkError(f"cannot connect to {address!r}: {error}") from error
@@ -200,7 +195,7 @@ class ZmqLink:
             self._context.term()
         else:
             _log.warning("the reader of %r does not return; left open", self.address)
-        _remove_folder(self._folder)
+        self._folder.close()
 
     def _no_way(self, rank: int) -> ClosedError | UnknownPeer:
         if self._is_closed:
@@ -226,40 +221,6 @@ def _require_own_user_id() -> None:
         )
 
 
-def _runtime_folder() -> str:
-    given = os.environ.get("XDG_RUNTIME_DIR", "")
-    with contextlib.suppress(OSError):
-        found = Path(given).stat()
-        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        if Path(given).is_absolute() and is_ours:
-            return given
-    return tempfile.gettempdir()
-
-
-def _make_folder(base: str) -> str:
-    path_nbytes = len(os.fsencode(f"{base}/{_FOLDER_PREFIX}/{_INBOX}"))
-    if path_nbytes + _MKDTEMP_NBYTES > _SUN_PATH_NBYTES:
-        raise LinkError(
-            f"{base!r} is too long to hold a socket: the path would have "
-            f"{path_nbytes + _MKDTEMP_NBYTES} bytes, at most {_SUN_PATH_NBYTES} fit; "
-            "set XDG_RUNTIME_DIR or TMPDIR to a shorter folder of yours"
-        )
-    try:
-        return tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=base)
-    except OSError as error:
-        raise LinkError(
-            f"cannot make a folder in {base!r}: {error}; "
-            "set XDG_RUNTIME_DIR or TMPDIR to a folder of yours"
-        ) from error
-
-
-def _remove_folder(folder: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        Path(folder, _INBOX).unlink()
-    with contextlib.suppress(FileNotFoundError):
-        Path(folder).rmdir()
-
-
 def _open_trusted_folder(address: str) -> int:
     """Open the folder of an address if only our user can put a socket there.
 
@@ -267,9 +228,9 @@ def _open_trusted_folder(address: str) -> int:
         LinkError: When the address is none of ours.
     """
     folder, slash, name = address.removeprefix(_SCHEME).rpartition("/")
-    is_path = address.startswith(f"{_SCHEME}/") and slash and name == _INBOX
+    is_path = address.startswith(f"{_SCHEME}/") and slash and name == INBOX
     if not is_path or "\0" in address:
-        raise LinkError(f"got the address {address!r}, wanted 'ipc:///…/{_INBOX}'")
+        raise LinkError(f"got the address {address!r}, wanted 'ipc:///…/{INBOX}'")
     try:
         fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:

@@ -1,0 +1,62 @@
+"""A kernel that holds up a stream until the host says so: races made certain."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+_SOURCE = r"""
+extern "C" __global__ void hold(volatile int* flag, long long cycles) {
+    long long start = clock64();
+    while (*flag == 0 && clock64() - start < cycles) { }
+}
+"""
+# A latch that nobody opens ends by itself after some 10 s, so that no test hangs.
+_MAX_CYCLES = 20_000_000_000
+_POLLS = 200
+_POLL_S = 1e-4
+
+
+@functools.cache
+def _kernel() -> Any:
+    import cupy
+
+    return cupy.RawKernel(_SOURCE, "hold")
+
+
+class Latch:
+    """Holds up streams from `hold` on, until `open`."""
+
+    def __init__(self) -> None:
+        self._flag = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+
+    def hold(self, stream: torch.cuda.Stream) -> None:
+        """Queue the kernel on a stream."""
+        import cupy
+
+        with (
+            torch.cuda.device(stream.device),
+            cupy.cuda.ExternalStream(stream.cuda_stream),
+        ):
+            _kernel()((1,), (1,), (self._flag.data_ptr(), _MAX_CYCLES))
+
+    def open(self) -> None:
+        """Let all held streams go on."""
+        self._flag[0] = 1
+
+    def open_after_chance(self, *streams: torch.cuda.Stream) -> None:
+        """Open, but first give the streams a chance to run ahead if nothing holds them.
+
+        A stream that wrongly does not wait is idle within microseconds, and then has
+        read old values; one that waits stays busy, and costs 20 ms.
+        """
+        import threading
+
+        pause = threading.Event()
+        for _ in range(_POLLS):
+            if all(stream.query() for stream in streams):
+                break
+            pause.wait(_POLL_S)
+        self.open()

@@ -1,0 +1,198 @@
+"""Functions that test workers expose, and what test processes run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import rpcfut
+from rpcfut.transport import MonotonicClock
+
+
+@rpcfut.register_type
+@dataclass
+class Pair:
+    """A class that was registered in two words."""
+
+    left: torch.Tensor
+    right: Any
+
+
+class Opaque:
+    """A class that nobody registered."""
+
+    def __init__(self, inside: Any = None) -> None:
+        self.inside = inside
+
+
+class Untransportable:
+    """Has an extractor, but no way to travel."""
+
+
+rpcfut.no_device_data(Untransportable)
+
+
+class TwoArguments(Exception):  # noqa: N818 - a user's
+    """An exception whose constructor wants two arguments by name."""
+
+    def __init__(self, *, code: int, reason: str) -> None:
+        super().__init__(f"{reason} ({code})")
+
+
+@rpcfut.expose
+def echo(value: Any) -> Any:
+    return value
+
+
+@rpcfut.expose
+def add(a: Any, b: Any = 1) -> Any:
+    return a + b
+
+
+@rpcfut.expose
+def fail(name: str) -> None:
+    raise {
+        "KeyError": KeyError("no such key"),
+        "TwoArguments": TwoArguments(code=7, reason="worn out"),
+        "SystemExit": SystemExit(3),
+    }[name]
+
+
+@rpcfut.expose
+def make_opaque() -> Any:
+    return {"layers": [1, Opaque(torch.zeros(1))]}
+
+
+@rpcfut.expose
+def make_untransportable() -> Any:
+    return [Untransportable()]
+
+
+@rpcfut.expose
+def swap(pair: Pair) -> Pair:
+    return Pair(left=pair.right, right=pair.left)
+
+
+@rpcfut.expose
+def call_back(to: str, value: int) -> int:
+    return rpcfut.rpc_sync(to, add, args=(value,)) * 10
+
+
+@rpcfut.expose
+def later(value: int) -> rpcfut.Future[int]:
+    future: rpcfut.Future[int] = rpcfut.Future()
+    threading.Thread(target=lambda: future.set_result(value + 1)).start()
+    return future
+
+
+@rpcfut.expose
+def never(_: Any = None) -> rpcfut.Future[None]:
+    return rpcfut.Future()
+
+
+@rpcfut.expose
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def not_exposed() -> None:
+    """What peers must not call."""
+
+
+# ---- what processes run: function(rank, world_size, rendezvous, ...) ------------
+
+
+def serve_only(rank: int, count: int, rendezvous: str) -> str:
+    """Join, serve until the others are ready to leave, leave."""
+    rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
+    rpcfut.shutdown()
+    return "left"
+
+
+def call_peers(rank: int, count: int, rendezvous: str) -> Any:
+    """Rank 0 calls everything in this module on w1; the others serve."""
+    rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
+    seen: dict[str, Any] = {}
+    if rank == 0:
+        x = torch.arange(100_000, dtype=torch.float32)
+        future = rpcfut.rpc_async("w1", add, args=(x,), kwargs={"b": 2})
+        x.zero_()
+        seen["sum"] = bool((future.wait() == torch.arange(100_000) + 2).all())
+        pair = rpcfut.rpc_sync("w1", swap, args=(Pair(torch.ones(3), "r"),))
+        seen["pair"] = (type(pair).__name__, pair.left, pair.right.tolist())
+        seen["nested"] = rpcfut.rpc_sync("w1", call_back, args=("w0", 4))
+        seen["self"] = rpcfut.rpc_sync("w0", add, args=(1,))
+        seen["by rank"] = rpcfut.rpc_sync(1, add, args=(1,))
+        seen["later"] = rpcfut.rpc_sync("w1", later, args=(5,))
+        chained = rpcfut.rpc_async("w1", add, args=(1,)).then(
+            lambda f: rpcfut.rpc_async("w1", add, args=(f.value(), 10))
+        )
+        seen["chained"] = chained.wait(timeout=10)
+    rpcfut.shutdown(timeout=20)
+    return seen
+
+
+def be_killed(rank: int, count: int, rendezvous: str) -> Any:
+    """Rank 0 waits for a call to w1, which kills itself meanwhile."""
+    rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
+    if rank != 0:
+        rpcfut.shutdown()
+        return None
+    pending = [rpcfut.rpc_async("w1", never) for _ in range(20)]
+    child = pending[0].then(lambda f: f.value())
+    rpcfut.rpc_async("w1", die)
+    clock = MonotonicClock()
+    start_s = clock.now_s()
+    errors = [type(future.exception(timeout=10)).__name__ for future in pending]
+    took_s = clock.now_s() - start_s
+    child_error = type(child.exception(timeout=10)).__name__
+    alive = rpcfut.rpc_sync("w2", add, args=(1,))
+    try:
+        rpcfut.rpc_async("w1", add, args=(1,)).wait(timeout=10)
+        text = "nothing raised"
+    except rpcfut.PeerLostError as error:
+        text = str(error)
+    rpcfut.shutdown(timeout=20)
+    return set(errors), took_s, child_error, alive, text
+
+
+def take_name(rank: int, count: int, rendezvous: str, name: str) -> str:
+    """Join under a given name; returns the error."""
+    try:
+        rpcfut.init_rpc(name, rank, count, init_method=rendezvous, join_timeout_s=20)
+    except rpcfut.RendezvousError as error:
+        return f"{type(error).__name__}: {error}"
+    rpcfut.shutdown()
+    return "joined"
+
+
+def be_alone(rank: int, count: int, rendezvous: str) -> str:
+    """Join a group in which one rank more is wanted than comes."""
+    try:
+        rpcfut.init_rpc(
+            f"w{rank}", rank, count + 1, init_method=rendezvous, join_timeout_s=1
+        )
+    except rpcfut.RendezvousError as error:
+        return f"{type(error).__name__}: {error}"
+    return "joined"
+
+
+def join_twice(rank: int, count: int, rendezvous: str) -> list[int]:
+    """Join, call, leave, and all that once more."""
+    seen = []
+    for turn in range(2):
+        rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
+        seen.append(rpcfut.rpc_sync(f"w{1 - rank}", add, args=(turn,)))
+        rpcfut.shutdown(timeout=20)
+    return seen
+
+
+def leave_without_shutdown(rank: int, count: int, rendezvous: str) -> int:
+    """Join, call, and let the process end."""
+    rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
+    return rpcfut.rpc_sync(f"w{rank}", add, args=(1,))

@@ -1,0 +1,77 @@
+"""Folders of inboxes: ours while we live, swept once we are dead."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from rpcfut_transport.links import _inbox_folder
+from rpcfut_transport.links._inbox_folder import INBOX, PREFIX, InboxFolder, sweep
+
+
+@pytest.fixture(autouse=True)
+def base(monkeypatch: pytest.MonkeyPatch):
+    with tempfile.TemporaryDirectory(prefix="b") as folder:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+        yield folder
+
+
+def test_only_we_can_enter_it_and_closing_removes_it(base) -> None:
+    folder = InboxFolder()
+    assert Path(folder.path).stat().st_mode & 0o777 == 0o700
+    assert folder.inbox == f"{folder.path}/{INBOX}"
+    folder.close()
+    folder.close()
+    assert os.listdir(base) == []
+
+
+def test_a_living_owner_keeps_its_folder(base) -> None:
+    folder = InboxFolder()
+    Path(folder.inbox).touch()
+    assert sweep(base) == 0
+    assert Path(folder.inbox).exists()
+    folder.close()
+
+
+def test_a_dead_owners_folder_is_swept(base) -> None:
+    """The kernel lets the lock go when the owner ends; so does closing the file."""
+    folder = InboxFolder()
+    Path(folder.inbox).touch()
+    os.close(folder._lock_fd)
+    assert sweep(base) == 1
+    assert os.listdir(base) == []
+    folder._lock_fd = -1
+
+
+def test_what_is_just_being_made_is_left_alone(base) -> None:
+    young = Path(base, f"{PREFIX}young")
+    young.mkdir(0o700)
+    assert sweep(base) == 0
+    young.joinpath("lock").touch()
+    assert sweep(base) == 0
+    old = young.joinpath("lock").stat().st_mtime - 5
+    os.utime(young / "lock", (old, old))
+    assert sweep(base) == 1
+
+
+def test_what_is_not_ours_is_left_alone(base) -> None:
+    outside = Path(base, "precious")
+    outside.mkdir()
+    Path(base, f"{PREFIX}link").symlink_to(outside)
+    Path(base, f"{PREFIX}file").touch()
+    Path(base, "other").mkdir()
+    assert sweep(base) == 0
+    assert len(os.listdir(base)) == 4
+
+
+def test_a_path_too_long_for_a_socket_is_refused_with_the_way_out(
+    base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = Path(base, "x" * 90)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    with pytest.raises(_inbox_folder.LinkError, match="set XDG_RUNTIME_DIR or TMPDIR"):
+        InboxFolder()

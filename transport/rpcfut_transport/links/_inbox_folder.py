@@ -1,0 +1,143 @@
+"""The folder that holds a worker's inbox socket, and the sweeping of dead ones.
+
+Theory of operation. A folder belongs to the process that holds the lock of the file
+`lock` inside it; the kernel drops that lock when the process ends, however it ends. So
+whoever gets the lock of a folder of our user knows that its owner is gone, and removes
+it. A folder without a lock file is just being made, or left by somebody who was killed
+while making it; it is removed when it is old.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from rpcfut_transport._errors import LinkError
+
+_log = logging.getLogger(__name__)
+
+PREFIX = "rpcfut-"
+INBOX = "inbox"
+_LOCK = "lock"
+_MKDTEMP_NBYTES = 8  # what tempfile.mkdtemp adds to the prefix
+_SUN_PATH_NBYTES = 107
+_YOUNG_S = 60.0
+
+
+class InboxFolder:
+    """A folder with mode 0700 that is ours until `close`. Owner thread.
+
+    Made under ``XDG_RUNTIME_DIR`` if that is ours, else under the folder for temporary
+    files; those that dead processes left there are removed, now and at the end.
+
+    Raises:
+        LinkError: When the path would be too long for a socket, or the operating system
+            refuses.
+    """
+
+    def __init__(self) -> None:
+        self._base = _runtime_folder()
+        _require_short(self._base)
+        sweep(self._base)
+        try:
+            self.path = tempfile.mkdtemp(prefix=PREFIX, dir=self._base)
+            self._lock_fd = os.open(
+                f"{self.path}/{_LOCK}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
+            )
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX)
+        except OSError as error:
+            raise LinkError(
+                f"cannot make a folder in {self._base!r}: {error}; "
+                "set XDG_RUNTIME_DIR or TMPDIR to a folder of yours"
+            ) from error
+
+    @property
+    def inbox(self) -> str:
+        """The path of the socket."""
+        return f"{self.path}/{INBOX}"
+
+    def close(self) -> None:
+        """Remove the folder, then let the lock go; sweep. Idempotent."""
+        if self._lock_fd < 0:
+            return
+        _remove(self.path)
+        fd, self._lock_fd = self._lock_fd, -1
+        os.close(fd)
+        sweep(self._base)
+
+
+def sweep(base: str) -> int:
+    """Remove the folders in `base` whose owners are gone; how many."""
+    removed = 0
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(base):
+            if entry.name.startswith(PREFIX) and _remove_if_dead(entry):
+                removed += 1
+    return removed
+
+
+def _remove_if_dead(entry: os.DirEntry[str]) -> bool:
+    try:
+        found = entry.stat(follow_symlinks=False)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            return False
+        try:
+            fd = os.open(
+                f"{entry.path}/{_LOCK}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+            )
+        except FileNotFoundError:
+            if _age_s(found) < _YOUNG_S:
+                return False
+            _remove(entry.path)
+            return True
+        try:
+            # The owner creates the lock file a moment before it locks it.
+            if _age_s(os.fstat(fd)) < 1.0 and not Path(entry.path, INBOX).exists():
+                return False
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(entry.path)
+        finally:
+            os.close(fd)
+    except OSError:
+        return False  # its owner lives, or somebody else removes it just now
+    _log.debug("removed %s, whose owner is gone", entry.path)
+    return True
+
+
+def _age_s(found: os.stat_result) -> float:
+    """How long ago a file was made, by the clock of the file system."""
+    with tempfile.TemporaryFile() as probe:
+        return os.fstat(probe.fileno()).st_mtime - found.st_mtime
+
+
+def _remove(folder: str) -> None:
+    for name in (INBOX, _LOCK):
+        with contextlib.suppress(FileNotFoundError):
+            Path(folder, name).unlink()
+    with contextlib.suppress(FileNotFoundError):
+        Path(folder).rmdir()
+
+
+def _runtime_folder() -> str:
+    given = os.environ.get("XDG_RUNTIME_DIR", "")
+    with contextlib.suppress(OSError):
+        found = Path(given).stat()
+        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        if Path(given).is_absolute() and is_ours:
+            return given
+    return tempfile.gettempdir()
+
+
+def _require_short(base: str) -> None:
+    nbytes = len(os.fsencode(f"{base}/{PREFIX}/{INBOX}")) + _MKDTEMP_NBYTES
+    if nbytes > _SUN_PATH_NBYTES:
+        raise LinkError(
+            f"{base!r} is too long to hold a socket: the path would have "
+            f"{nbytes} bytes, at most {_SUN_PATH_NBYTES} fit; "
+            "set XDG_RUNTIME_DIR or TMPDIR to a shorter folder of yours"
+        )
