@@ -1,0 +1,207 @@
+"""The simulated device: what users call."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rpcfut import _callbacks
+from rpcfut._call_info import call_site
+from rpcfut._devices import Device
+from rpcfut._registry import isolated_registry, register_extractor
+from rpcfut._streams import installed_seam
+from rpcfut.testing._sim_array import HostBuffer, SimArray, new_array
+from rpcfut.testing._sim_machine import DEVICE_TYPE, Machine
+from rpcfut.testing._sim_seam import FreshStreams, SimSeam
+from rpcfut.testing._sim_stream import CurrentStreams, SimEvent, SimStream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rpcfut.testing._sim_errors import RaceError
+
+
+class Simulation:
+    """Simulated devices: arrays, streams, events. Any thread. Made by `simulate`.
+
+    A device is given by its index, or as a `Device`; left out, it is the calling
+    thread's current one, which is device 0 at first.
+    """
+
+    def __init__(self, machine: Machine, currents: CurrentStreams) -> None:
+        self._machine = machine
+        self._currents = currents
+
+    def __repr__(self) -> str:
+        return f"<Simulation {self._machine!r}>"
+
+    # ---- arrays ---------------------------------------------------------------------
+
+    def array(
+        self, values: Sequence[float], device: int | Device | None = None
+    ) -> SimArray:
+        """A new array; a copy of `values` to it is queued on the current stream.
+
+        Raises:
+            MemoryError: When the device is full.
+        """
+        return self.empty(len(values), device).load_(values)
+
+    def zeros(self, length: int, device: int | Device | None = None) -> SimArray:
+        """A new array of zeros; setting them is queued on the current stream.
+
+        Raises:
+            MemoryError: When the device is full.
+        """
+        return self.empty(length, device).fill_(0.0)
+
+    def empty(self, length: int, device: int | Device | None = None) -> SimArray:
+        """A new array of whatever was in its memory before.
+
+        It takes the memory of the last array that died and was made on the same
+        stream, if that is large enough.
+
+        Raises:
+            MemoryError: When the device is full.
+        """
+        where = self._device(device)
+        return new_array(self._machine, self._currents, where, length)
+
+    def host_buffer(self, length: int) -> HostBuffer:
+        """Pinned host memory, of zeros."""
+        block = self._machine.allocate_host(length, call_site())
+        buffer = HostBuffer(self._machine, self._currents, block, length)
+        buffer.write([0.0] * length)
+        return buffer
+
+    def host_read(self, array: SimArray) -> list[float]:
+        """Same as `SimArray.tolist`."""
+        return array.tolist()
+
+    # ---- devices, streams, events ---------------------------------------------------
+
+    def device(self, index: int) -> Device:
+        """A device, which counts as used from now on, as one with a live context.
+
+        Raises:
+            ValueError: When there is no such device.
+        """
+        found = self._machine.device(index)
+        self._machine.touch(found)
+        return found
+
+    @property
+    def used_devices(self) -> Sequence[Device]:
+        """The devices that were used."""
+        return self._machine.used_devices
+
+    def current_device(self) -> Device:
+        """The calling thread's current device."""
+        return self._currents.device()
+
+    def stream(self, device: int | Device | None = None) -> SimStream:
+        """A new stream; ``with`` makes it and its device current for the thread."""
+        return self._currents.new(self._device(device))
+
+    def current_stream(self, device: int | Device | None = None) -> SimStream:
+        """The calling thread's current stream of a device."""
+        return self._currents.stream(self._device(device))
+
+    def default_stream(self, device: int | Device | None = None) -> SimStream:
+        """The default stream of a device, the same for all threads."""
+        return self._currents.default(self._device(device))
+
+    def event(self) -> SimEvent:
+        """A new event, not recorded yet."""
+        return SimEvent(self._machine, self._currents)
+
+    def synchronize(self) -> None:
+        """Have the host wait for all streams of all devices."""
+        self._machine.synchronize_all()
+
+    # ---- what was found -------------------------------------------------------------
+
+    def take_races(self) -> list[RaceError]:
+        """The races found so far and not taken before, in the order of finding.
+
+        A race that nobody takes is raised at the end of the ``with`` block, also when
+        it was raised before and something caught it.
+        """
+        return self._machine.take_races()
+
+    def _device(self, device: int | Device | None) -> Device:
+        if device is None:
+            return self._currents.device()
+        if isinstance(device, Device):
+            return device
+        return self._machine.device(device)
+
+
+@contextmanager
+def simulate(
+    devices: int = 1,
+    *,
+    seed: int = 0,
+    used: Iterable[int] = (),
+    memory_nbytes: int | None = None,
+    raise_at_once: bool = True,
+) -> Iterator[Simulation]:
+    """Let futures work on simulated devices ``sim:0``, ``sim:1`` ... and find races.
+
+    What was registered or put off inside (extractors, callbacks) stays inside. Streams
+    that the library makes for callbacks are never used twice. Process-wide: two
+    simulations cannot run at the same time.
+
+    Args:
+        devices: How many devices there are.
+        seed: Decides when work runs, as far as no event says so. Whether a race is
+            found does not depend on it, wrong values do.
+        used: Indices of devices that count as used from the start; others do from
+            their first array or stream on.
+        memory_nbytes: How much memory each device has; by default there is no limit.
+        raise_at_once: Raise a race where its second operation is queued, which is then
+            not queued. If False, the operation is queued, so that the wrong value can
+            be seen, and the race is only recorded.
+
+    Yields:
+        The simulation.
+
+    Raises:
+        RaceError: At the end, the first of the races that nobody took, with a note for
+            each other one; when the block raises something else, that gets the notes.
+        ValueError: When a simulation runs already, or there is no such device.
+    """
+    if devices < 1:
+        raise ValueError(f"a simulation needs a device, got devices={devices}")
+    machine = Machine(devices, seed, memory_nbytes, raises_at_once=raise_at_once)
+    currents = CurrentStreams(machine)
+    for index in used:
+        machine.touch(machine.device(index))
+    with (
+        installed_seam(DEVICE_TYPE, SimSeam(machine, currents)),
+        isolated_registry(),
+        _callbacks.isolated_runtime() as runtime,
+    ):
+        runtime.streams = FreshStreams()
+        register_extractor(SimArray, _refs)
+        try:
+            yield Simulation(machine, currents)
+        except BaseException as error:
+            machine.close()
+            _add_notes(error, machine.take_races())
+            raise
+        machine.close()
+    races = machine.take_races()
+    if races:
+        _add_notes(races[0], races)
+        raise races[0]
+
+
+def _refs(array: SimArray) -> list[object]:
+    return [array.ref]
+
+
+def _add_notes(error: BaseException, races: Iterable[RaceError]) -> None:
+    for race in races:
+        if race is not error:
+            error.add_note(f"the simulation also found: {race}")
