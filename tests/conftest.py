@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import multiprocessing
-import multiprocessing.util
 import os
 import tempfile
 import threading
@@ -155,8 +154,7 @@ def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """
     # These two stay where they would be; both are cleaned up later than ours.
     tmp_path_factory.getbasetemp()
-    multiprocessing.util.get_temp_dir()
-    util.get_temp_dir()  # and multiprocessing's, which outlives the session
+    util.get_temp_dir()
     with (
         tempfile.TemporaryDirectory(prefix="rf-") as folder,
         pytest.MonkeyPatch.context() as patch,
