@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rpcfut._call_info import CallInfo, call_site
 from rpcfut._codec import encode
 from rpcfut._dispatch import Dispatcher
-from rpcfut._errors import CallRefusedError, LifecycleError, Origin, PeerLostError
+from rpcfut._errors import (
+    CallRefusedError,
+    LifecycleError,
+    Origin,
+    PeerLostError,
+    RendezvousError,
+)
 from rpcfut._future_core import bind_call
 from rpcfut._pool import ThreadPool
 from rpcfut._reply import Reply
@@ -117,10 +123,27 @@ class Agent:
             RpcError: When an address is not to be trusted.
         """
         records = list(records)
+        for record in records:
+            self._require_near(record)
         self._workers = WorkerTable(WorkerInfo(r.name, r.rank) for r in records)
         self._endpoint.start()
         for record in records:
             self._endpoint.add_peer(record)
+
+    def _require_near(self, record: PeerRecord) -> None:
+        """Refuse a peer that this version cannot reach."""
+        mine = self._endpoint.record
+        if record.host_id != mine.host_id:
+            raise RendezvousError(
+                f"worker {record.name!r} (rank {record.rank}) is on another host than "
+                f"{mine.name!r}; so far all workers must be on one host"
+            )
+        if not mine.sees_pids_of(record):
+            _log.warning(
+                "worker %r is in another pid namespace: if it is killed, calls to it "
+                "end by their timeouts only",
+                record.name,
+            )
 
     @property
     def exposed(self) -> ExposedTable:

@@ -18,7 +18,6 @@ from rpcfut_transport import PeerLost
 
 if TYPE_CHECKING:
     from rpcfut._call_info import CallInfo
-    from rpcfut._future_core import Where
     from rpcfut_transport import ClosedError
 
 T = TypeVar("T")
@@ -45,13 +44,12 @@ class Reply(Generic[T]):
         self.future: Future[T] = Future()
 
     def on_result(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
-        """Decode the value: on the pool if that may run the code of a user's type."""
+        """Decode the value: on the pool if that may run user code or touch a device."""
         if body and body[0] in _PLAIN:
-            self._decode(body, buffers, _callbacks.run_on_pool)
+            completion = self._decode(body, buffers)
+            complete(self.future, completion, _callbacks.run_on_pool)
         else:
-            _callbacks.run_on_pool(
-                lambda: self._decode(body, buffers, _callbacks.run_after)
-            )
+            _callbacks.run_on_pool(lambda: self._decode_on_streams(body, buffers))
 
     def on_error(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
         """Fail with the error that the callee sent."""
@@ -72,19 +70,27 @@ class Reply(Generic[T]):
         """Fail the future."""
         complete(self.future, Completion(failure_of(error)), _callbacks.run_on_pool)
 
-    def _decode(
-        self, body: memoryview, buffers: list[bytes | memoryview], where: Where
+    def _decode_on_streams(
+        self, body: memoryview, buffers: list[bytes | memoryview]
     ) -> None:
         try:
             with own_streams() as scope:
-                value = decode(body, buffers, place=place)
-                completion = completion_of(value, None, self._origin)
+                completion = self._decode(body, buffers)
                 if scope is not None:
-                    given = scope.record_given()
-                    completion = completion._replace(marks=(*completion.marks, *given))
-        except BaseException as error:  # noqa: BLE001 - stored in the future
+                    marks = (*completion.marks, *scope.record_given())
+                    completion = completion._replace(marks=marks)
+        except BaseException as error:  # noqa: BLE001 - a device failed; not lost
             completion = Completion(failure_of(error))
-        complete(self.future, completion, where)
+        complete(self.future, completion, _callbacks.run_after)
+
+    def _decode(
+        self, body: memoryview, buffers: list[bytes | memoryview]
+    ) -> Completion:
+        try:
+            value = decode(body, buffers, place=place)
+        except BaseException as error:  # noqa: BLE001 - stored in the future
+            return Completion(failure_of(error))
+        return completion_of(value, None, self._origin)
 
     def _origin(self) -> Origin:
         return Origin(

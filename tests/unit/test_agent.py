@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import traceback
 
@@ -11,6 +12,7 @@ import torch
 import rpcfut
 from rpcfut._exposed import ExposedTable
 from rpcfut.testing import local_cluster
+from rpcfut.transport import MemoryLink, MemoryNetwork, describe_this_process
 from tests.support import remote
 
 HERE = __file__
@@ -245,3 +247,19 @@ def test_calls_before_init_and_after_shutdown_say_what_to_do() -> None:
 
 def test_repr_shows_state_and_counts(alice) -> None:
     assert repr(alice) == "<Agent 'alice' rank 0 running: 0 calls pending, 0 served>"
+
+
+def test_a_peer_on_another_host_is_refused_by_name(table) -> None:
+    """Silence would be a hang: nothing here reaches another host yet."""
+    network = MemoryNetwork()
+    link = MemoryLink(network)
+    record = describe_this_process(
+        rank=0, name="alice", incarnation=1, address=link.address
+    )
+    far = dataclasses.replace(record, rank=1, name="far", host_id="elsewhere")
+    agent = rpcfut.Agent(record, link, table)
+    try:
+        with pytest.raises(rpcfut.RendezvousError, match="'far'.*on another host"):
+            agent.start([record, far])
+    finally:
+        agent.close()
