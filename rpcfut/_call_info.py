@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import PurePath
 
-_HERE = str(PurePath(__file__).parent)
+_HERE = str(PurePath(__file__).parent / "_")[:-1]  # with the separator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
 import logging
-import threading
 from typing import TYPE_CHECKING, Any
 
 from rpcfut import _callbacks
@@ -96,9 +94,7 @@ class Callback:
         try:
             value = self.function(parent)
         except BaseException as error:  # noqa: BLE001 - stored in the child, or logged
-            if isinstance(error, KeyboardInterrupt):
-                _pass_on_interrupt()
-            if self.child is None:
+            if not _callbacks.note_interrupt(error) and self.child is None:
                 self._log_error(error)
             return Completion(failure_of(error, outcome))
         if self.child is None:
@@ -109,7 +105,7 @@ class Callback:
         """Enter a stream scope, or none if no device is in play anywhere."""
         given = self.streams or {}
         streams = {d: s for d, s in given.items() if d != CPU} if given else given
-        devices = self.devices or ()
+        devices = (self.devices or frozenset()) - {CPU}
         if not (streams or devices or marks or self.marks or refs or used_devices()):
             return None
         return enter_scope(
@@ -157,9 +153,3 @@ def _stream_key(stream: Any) -> Hashable:
     """What makes two stream objects the same stream."""
     key: Hashable = getattr(stream, "stream_id", None)
     return key if key is not None else stream
-
-
-def _pass_on_interrupt() -> None:
-    """Raise Ctrl-C once more, outside the callback that it happened to hit."""
-    if threading.current_thread() is threading.main_thread():
-        _thread.interrupt_main()

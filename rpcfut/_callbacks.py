@@ -16,10 +16,10 @@ A thread that is about to block gives what it had put off to the pool
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rpcfut._lanes import Lanes
 from rpcfut._pool import ThreadPool
@@ -44,10 +44,11 @@ class CallbackRuntime:
 
 
 class _PutOff(threading.local):
-    """What the calling thread has put off: one queue per `run_here`, innermost last."""
+    """What the calling thread has put off: one stack per `run_here`, innermost last."""
 
     def __init__(self) -> None:
-        self.queues: list[deque[Callable[[], None]]] = []
+        self.stacks: list[list[Callable[[], None]]] = []
+        self.interrupt: KeyboardInterrupt | None = None
 
 
 _runtime: CallbackRuntime | None = None
@@ -81,46 +82,72 @@ def isolated_runtime() -> Iterator[CallbackRuntime]:
             _runtime = saved
 
 
-def run_here(task: Callable[[], None]) -> None:
-    """Run `task`, and what it puts off, before returning.
+def run_here(*tasks: Callable[[], None]) -> None:
+    """Run tasks, and what they put off, before returning.
 
     Nested calls run at once, so that `set_result` inside a callback behaves as anywhere
     else; from a depth of `MAX_NESTING` on they go to the pool.
+
+    Raises:
+        KeyboardInterrupt: When Ctrl-C hit one of the callbacks; all have been run.
     """
-    queues = _put_off.queues
-    if len(queues) >= MAX_NESTING:
-        run_on_pool(task)
+    stacks = _put_off.stacks
+    if len(stacks) >= MAX_NESTING:
+        run_on_pool(*tasks)
         return
-    queue = deque((task,))
-    queues.append(queue)
+    stack = list(tasks)
+    stacks.append(stack)
     try:
-        while queue:
-            queue.popleft()()
+        while stack:
+            stack.pop()()
     finally:
-        queues.pop()
-        _submit_all(queue)  # not empty only if a task was interrupted
+        stacks.pop()
+        _submit_all(stack)  # not empty only if a task was interrupted
+    if _put_off.interrupt is not None:
+        interrupt, _put_off.interrupt = _put_off.interrupt, None
+        raise interrupt
 
 
-def run_on_pool(task: Callable[[], None]) -> None:
-    """Run `task`, and what it puts off, on a pool thread."""
-    runtime().pool.submit(lambda: run_here(task))
+def run_on_pool(*tasks: Callable[[], None]) -> None:
+    """Run tasks, and what they put off, on pool threads."""
+    pool = runtime().pool
+    for task in tasks:
+        pool.submit(functools.partial(run_here, task))
 
 
-def run_after(task: Callable[[], None]) -> None:
-    """Run `task` after the callback that runs on this thread, or else on the pool."""
-    queues = _put_off.queues
-    if queues:
-        queues[-1].append(task)
+def run_after(*tasks: Callable[[], None]) -> None:
+    """Run tasks after the callback that runs on this thread, or else on the pool.
+
+    What was put off last runs first: as nested calls would, without the nesting.
+    """
+    stacks = _put_off.stacks
+    if stacks:
+        stacks[-1].extend(tasks)
     else:
-        run_on_pool(task)
+        run_on_pool(*tasks)
 
 
 def about_to_block() -> None:
     """Give what this thread has put off to the pool: it may be what it waits for."""
-    for queue in _put_off.queues:
-        _submit_all(queue)
+    for stack in _put_off.stacks:
+        _submit_all(stack)
 
 
-def _submit_all(tasks: deque[Callable[[], None]]) -> None:
-    while tasks:
-        run_on_pool(tasks.popleft())
+def note_interrupt(error: BaseException) -> bool:
+    """Have `run_here` raise a Ctrl-C once the callbacks have run; whether it is one.
+
+    A callback's error goes to its child, but Ctrl-C only happened to hit the callback:
+    it is meant for the program.
+    """
+    is_interrupt = (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+    )
+    if is_interrupt:
+        _put_off.interrupt = cast("KeyboardInterrupt", error)
+    return is_interrupt
+
+
+def _submit_all(stack: list[Callable[[], None]]) -> None:
+    while stack:
+        run_on_pool(stack.pop())

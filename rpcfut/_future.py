@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from rpcfut._future_core import Where
+
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -122,7 +124,10 @@ class Future(FutureCore[T]):
         Returns:
             Whether the future is cancelled now.
         """
-        is_first = self._complete(Completion(Cancelled()), _callbacks.run_here)
+        return self._cancel(_callbacks.run_here)
+
+    def _cancel(self, where: Where) -> bool:
+        is_first = self._complete(Completion(Cancelled()), where)
         if is_first and self._canceller is not None:
             self._canceller()
         return self.cancelled()
@@ -209,7 +214,9 @@ class Future(FutureCore[T]):
         """
         if self._outcome is None:
             yield from wait_in_loop(
-                lambda wake: self._add_hook(lambda _future, _where: wake()), self.cancel
+                lambda wake: self._add_hook(lambda _future, _where: wake()),
+                # Not here: a callback must not block the loop.
+                lambda: self._cancel(_callbacks.run_on_pool),
             )
         return self._read()
 

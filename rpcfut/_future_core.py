@@ -4,10 +4,12 @@ Theory of operation. All state changes happen under the future's lock. What foll
 them (hooks, waiters of `concurrent.futures`, callbacks) happens after it was let go.
 
 *Hooks* are the library's own: short functions that are called once, on the completing
-thread. *Callbacks* are the user's. They are queued, and one thread at a time drains the
-queue, so that callbacks of one future run one at a time and in order (FUT-3); where
-that thread is, `_callbacks` knows. A callback that must wait for its lane ends the
-draining, and goes on with it once it had its turn.
+thread. *Followers* are children whose callback returned this future; they complete as
+it does, before any callback runs. *Callbacks* are the user's. They are queued, and one
+thread at a time drains the queue, so that callbacks of one future run one at a time and
+in order (FUT-3); where that thread is, `_callbacks` knows. Each callback is a task of
+its own: what its child starts runs first, then the next one. A callback that must wait
+for its lane ends the draining, and goes on with it once it had its turn.
 
 The functions at the end are for the library's other modules; users see only the methods
 of `Future`.
@@ -16,6 +18,8 @@ of `Future`.
 from __future__ import annotations
 
 import concurrent.futures
+import functools
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -23,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rpcfut import _callbacks
 from rpcfut._completion import Completion
+from rpcfut._errors import InvalidStateError
 from rpcfut._outcome import Cancelled, Failure, Outcome, Value, failure_of
 from rpcfut._pool import current_pool
 from rpcfut._streams import wait_marks
@@ -37,9 +42,10 @@ if TYPE_CHECKING:
     from rpcfut._streams import Mark
 
 T = TypeVar("T")
-Where = Callable[[Callable[[], None]], None]  # _callbacks.run_here and its siblings
+Where = Callable[..., None]  # _callbacks.run_here and its siblings: where(*tasks)
 Hook = Callable[["FutureCore[Any]", Where], None]
 
+_ALL = sys.maxsize  # callbacks
 _MAX_WAIT_S = threading.TIMEOUT_MAX
 _FINISHED = "FINISHED"  # the states that concurrent.futures looks for
 _CANCELLED = "CANCELLED_AND_NOTIFIED"
@@ -54,6 +60,7 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
     _marks: Sequence[Mark] = ()
     _refs: Sequence[DataRef] = ()
     _hooks: list[Hook] | None = None
+    _followers: list[tuple[FutureCore[Any], tuple[Mark, ...]]] | None = None
     _queue: deque[Callback] | None = None
     _is_draining = False
     _devices: frozenset[Device] | None = None
@@ -74,40 +81,83 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
         Returns:
             False when the future is done already; nothing changes (FUT-1).
         """
+        count = self._settle(completion, where)
+        if count is None:
+            return False
+        if self._followers is not None:
+            self._complete_followers(count, where)
+        elif count:
+            where(lambda: self._drain(count))
+        return True
+
+    def _settle(self, completion: Completion, where: Where) -> int | None:
+        """Move to the end state and wake everybody, but run no callback yet.
+
+        Returns:
+            How many callbacks there are to run; None when the future is done already.
+        """
+        count = 0
         with self._lock:
             if self._outcome is not None:
-                return False
+                return None
+            # The outcome last: who sees it takes no lock before reading the others.
             self._marks, self._refs = completion.marks, completion.refs
             self._outcome = completion.outcome
             hooks, self._hooks = self._hooks, None
-            foreign, self._foreign_waiters = self._foreign_waiters, None
-            queue = self._queue
-            if queue:
+            # Waiters take themselves off the list, so they must stay on it.
+            foreign = tuple(self._foreign_waiters or ())
+            if self._queue is not None:
+                count = len(self._queue)
                 self._is_draining = True
-                self._take_tickets_locked(queue)
+                self._take_tickets_locked(self._queue)
         for hook in hooks or ():
             hook(self, where)
-        for waiter in foreign or ():
+        for waiter in foreign:
             _tell(waiter, self)
-        if queue:
-            # A user's set_result runs what was registered before it, not more.
-            batch = len(queue) if where is _callbacks.run_here else None
-            where(lambda: self._drain(batch))
-        return True
+        return count
+
+    def _complete_followers(self, count: int, where: Where) -> None:
+        """Complete all that follow this future, and what follows them, then run.
+
+        A loop, since an asynchronous loop makes a chain of any length. No callback runs
+        before the last follower is done: it may wait for one.
+        """
+        drains = [functools.partial(self._drain, count)] if count else []
+        leaders: list[FutureCore[Any]] = [self]
+        for leader in leaders:
+            followers, leader._followers = leader._followers, None
+            for follower, given in followers or ():
+                completion = completion_of_done(leader, given)
+                count_there = follower._settle(completion, where)
+                if count_there is not None:
+                    leaders.append(follower)
+                if count_there:
+                    drains.append(functools.partial(follower._drain, count_there))
+        if drains:
+            where(*drains)
 
     def _follow(self, completion: Completion) -> None:
         """Complete; if the value is a future, when and as that one does (FUT-4)."""
-        outcome = completion.outcome
-        if not (isinstance(outcome, Value) and isinstance(outcome.value, FutureCore)):
+        value = completion.outcome.value if type(completion.outcome) is Value else None
+        if not isinstance(value, FutureCore):
             self._complete(completion, _callbacks.run_after)
             return
-        given = completion.marks
-
-        def on_done(inner: FutureCore[Any], where: Where) -> None:
-            done = completion_of_done(inner)
-            self._complete(done._replace(marks=(*done.marks, *given)), where)
-
-        outcome.value._add_hook(on_done)
+        if value is self:
+            error = InvalidStateError(
+                "a callback returned the future of its own result, which would wait "
+                f"for itself: {self!r}"
+            )
+            self._complete(Completion(failure_of(error)), _callbacks.run_after)
+            return
+        with value._lock:
+            if value._outcome is None:
+                if value._followers is None:
+                    value._followers = []
+                value._followers.append((self, completion.marks))
+                return
+        self._complete(
+            completion_of_done(value, completion.marks), _callbacks.run_after
+        )
 
     # ---- callbacks --------------------------------------------------------------
 
@@ -123,7 +173,7 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
             if self._is_draining:
                 return
             self._is_draining = True
-        _callbacks.run_on_pool(self._drain)
+        _callbacks.run_on_pool(lambda: self._drain(_ALL))
 
     def _take_tickets_locked(self, callbacks: Iterable[Callback]) -> None:
         with_streams = [c for c in callbacks if c.streams is not None]
@@ -133,52 +183,57 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
             for callback, ticket in zip(with_streams, tickets, strict=True):
                 callback.ticket = ticket
 
-    def _drain(self, batch: int | None = None) -> None:
-        """Run callbacks, in order, until none is left or one must wait for its lane.
+    def _drain(self, count: int) -> None:
+        """Run the next callback and put off the others.
+
+        Only called when there is one and `_is_draining` is set.
 
         Args:
-            batch: How many to run here at most; the pool runs the rest.
+            count: How many may run on this thread; the pool runs the rest, or else
+                someone who keeps registering would hold the user's thread for ever.
         """
-        while True:
-            with self._lock:
-                queue = self._queue
-                if not queue:
-                    self._queue, self._is_draining = None, False
-                    return
-                callback = None if batch == 0 else queue.popleft()
-            if callback is None:
-                _callbacks.run_on_pool(self._drain)
-                return
-            if callback.ticket is not None and not self._has_lane(callback):
-                return
-            self._run(callback)
-            batch = None if batch is None else batch - 1
+        assert self._queue is not None
+        if count == 0:
+            _callbacks.run_on_pool(lambda: self._drain(_ALL))
+            return
+        callback = self._queue.popleft()
+        if callback.ticket is None or self._has_lane(callback):
+            self._run(callback, count)
 
     def _has_lane(self, callback: Callback) -> bool:
         """Whether the callback may run now; if not, it goes on from here by itself."""
 
         def resume() -> None:
-            self._run(callback)
-            self._drain()
+            self._run(callback, _ALL)
 
         assert callback.ticket is not None
         return _callbacks.runtime().lanes.start(
             callback.ticket, lambda: _callbacks.run_on_pool(resume)
         )
 
-    def _run(self, callback: Callback) -> None:
+    def _run(self, callback: Callback, count: int) -> None:
         assert self._outcome is not None
         try:
             completion = callback.invoke(
                 self, self._outcome, self._marks, self._refs, self._about
             )
         except BaseException as error:  # noqa: BLE001 - a device failed; not lost
+            _callbacks.note_interrupt(error)
             completion = Completion(failure_of(error))
-        child: FutureCore[Any] | None = callback.child
-        if child is not None:
-            child._follow(completion)
-        if callback.ticket is not None:
-            _callbacks.runtime().lanes.finish(callback.ticket)
+        with self._lock:
+            is_last = not self._queue
+            if is_last:
+                self._queue, self._is_draining = None, False
+        if not is_last:
+            # Put off before the child completes, so that what the child starts comes
+            # first, as if it were nested: a later callback may block for it.
+            _callbacks.run_after(lambda: self._drain(count - 1))
+        try:
+            if callback.child is not None:
+                callback.child._follow(completion)
+        finally:
+            if callback.ticket is not None:
+                _callbacks.runtime().lanes.finish(callback.ticket)
 
     # ---- waiting and reading ----------------------------------------------------
 
@@ -237,6 +292,7 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]  # as above
+        _callbacks.about_to_block()  # whoever asks is about to wait
         condition = self._foreign_condition
         if condition is None:
             # Two threads may make one each; both are over the one lock that counts,
@@ -262,10 +318,17 @@ def complete(future: FutureCore[Any], completion: Completion, where: Where) -> b
     return future._complete(completion, where)
 
 
-def completion_of_done(future: FutureCore[Any]) -> Completion:
-    """How a done future ended, to complete another one alike."""
+def completion_of_done(
+    future: FutureCore[Any], given: tuple[Mark, ...] = ()
+) -> Completion:
+    """How a done future ended, to complete another one alike.
+
+    Args:
+        future: The future.
+        given: Further marks, for the other one only.
+    """
     assert future._outcome is not None
-    return Completion(future._outcome, tuple(future._marks), future._refs)
+    return Completion(future._outcome, (*future._marks, *given), future._refs)
 
 
 def add_hook(future: FutureCore[Any], hook: Hook) -> None:

@@ -26,19 +26,20 @@ class Value(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Ended with an error; `traceback` is the one it had then."""
+    """Ended with an error; traceback and context are those it had then."""
 
     error: BaseException
     traceback: TracebackType | None
+    context: BaseException | None
 
     def reraise(self) -> NoReturn:
         """Raise the error as it was when the future failed."""
-        context = self.error.__context__
         try:
             raise self.error.with_traceback(self.traceback)
         finally:
-            # Python sets __context__ to whatever the caller is handling just now.
-            self.error.__context__ = context
+            # Python sets __context__ to whatever the caller is handling just now. It
+            # may have done so for another thread too: what it is now says nothing.
+            self.error.__context__ = self.context
             del self
 
 
@@ -69,7 +70,7 @@ def failure_of(error: BaseException, known: Outcome[object] | None = None) -> Fa
     if isinstance(error, (StopIteration, StopAsyncIteration)):
         wrapper = RuntimeError(f"{type(error).__name__} was raised: {error}")
         wrapper.__cause__ = error
-        return Failure(wrapper, None)
+        return Failure(wrapper, None, None)
     if isinstance(known, Failure) and known.error is error:
         return known
-    return Failure(error, error.__traceback__)
+    return Failure(error, error.__traceback__, error.__context__)
