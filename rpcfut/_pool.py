@@ -9,6 +9,7 @@ such a wait is refused at once: it could only end by luck.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections import deque
@@ -71,7 +72,7 @@ class ThreadPool:
         self._idle: list[_Worker] = []
         self._threads = 0
         self._blocked = 0
-        self._started = 0
+        self._numbers = itertools.count(1)
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -137,14 +138,16 @@ class ThreadPool:
         if self._threads - self._blocked >= self._core or self._threads >= self._max:
             return False
         self._threads += 1
-        self._started += 1
         return True
 
     def _start_thread(self) -> None:
-        thread = threading.Thread(
-            target=self._run, name=f"{self._name}-{self._started}", daemon=True
-        )
-        thread.start()
+        name = f"{self._name}-{next(self._numbers)}"
+        try:
+            threading.Thread(target=self._run, name=name, daemon=True).start()
+        except RuntimeError:  # the system has no more threads
+            with self._lock:
+                self._threads -= 1
+            raise
 
     def _run(self) -> None:
         _thread.pool = self

@@ -53,10 +53,10 @@ class StreamPool:
             if len(known) >= self._limit:
                 self._next_shared = (self._next_shared + 1) % len(known)
                 return known[self._next_shared], _nothing
-        stream = seam_of(device).create_stream(device)
-        with self._lock:
+            # Under the lock, or threads that come at once would pass the limit.
+            stream = seam_of(device).create_stream(device)
             known.append(stream)
-        return stream, lambda: free.append(stream)
+            return stream, lambda: free.append(stream)
 
 
 def _nothing() -> None:
