@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 # What readers and joiners raise on bytes that make no sense.
 _SENSELESS: Final = (
     *(ValueError, TypeError, ArithmeticError, LookupError, AttributeError),
-    *(AssertionError, RecursionError, msgpack.UnpackException),
+    *(AssertionError, RuntimeError, struct.error, msgpack.UnpackException),
 )
 _NO_CONTAINERS: Final = bytes(
     byte for byte in range(256) if not 0x80 <= byte <= 0x9F and not 0xDC <= byte <= 0xDF
@@ -133,7 +134,13 @@ def _read_ext(code: int, data: bytes) -> object:
     reader = _READERS.get(code)
     if reader is None:
         raise DecodeError(f"extension code {code} with {len(data)} bytes is not known")
-    return reader(data)
+    try:
+        return reader(data)
+    except RpcError:
+        raise
+    except _SENSELESS as error:
+        text = f"a {Code(code).name.lower()} that makes no sense: {_brief(error)}"
+        raise DecodeError(text) from error
 
 
 def _brief(error: BaseException) -> str:
@@ -197,7 +204,7 @@ class _Decoder:
             return _JOINERS[code](parts)
         except RpcError:
             raise
-        except (*_SENSELESS, RuntimeError) as error:
+        except _SENSELESS as error:
             text = f"a {code.name.lower()} that makes no sense: {_brief(error)}"
             raise DecodeError(text) from error
 
@@ -206,7 +213,7 @@ class _Decoder:
             tensor, device, is_leaf_with_grad = join_tensor(parts, self._take)
         except RpcError:
             raise
-        except (*_SENSELESS, RuntimeError) as error:
+        except _SENSELESS as error:
             text = f"a tensor that makes no sense: {_brief(error)}"
             raise DecodeError(text) from error
         if device is not None:

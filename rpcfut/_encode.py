@@ -71,12 +71,11 @@ def encode(
             is too deep or too large.
         ExtractionError: When nobody knows a type in it at all (EXT-3).
     """
-    where = origin or Origin(what="the value", path_root=root)
-    encoder = _Encoder(stage, where)
-    body = _pack(encoder.lower(value), where)
+    encoder = _Encoder(stage, origin, root)
+    body = _pack(encoder.lower(value), root)
     if len(body) > MAX_BODY_NBYTES:
         raise EncodeError(
-            f"{where.what} makes {len(body)} bytes without its tensors and bytes, "
+            f"{root} makes {len(body)} bytes without its tensors and bytes, "
             f"{MAX_BODY_NBYTES} are allowed: send numbers as a tensor, text as bytes"
         )
     return Encoded(body, encoder.buffers)
@@ -88,20 +87,20 @@ def _overflow(value: object) -> object:
     raise TypeError(f"{type_name(type(value))} appeared while the value was packed")
 
 
-def _pack(lowered: object, origin: Origin) -> bytes:
+def _pack(lowered: object, root: str) -> bytes:
     try:
         try:
-            return _packer("strict").pack(lowered)
+            return _packer(None).pack(lowered)
         except UnicodeEncodeError:  # half of a surrogate pair, as in odd file names
             return _packer("surrogatepass").pack(lowered)
     except (TypeError, ValueError, RuntimeError) as error:
         raise EncodeError(
-            f"{origin.what} could not be packed ({error}); "
+            f"{root} could not be packed ({error}); "
             "did another thread change it meanwhile?"
         ) from error
 
 
-def _packer(errors: str) -> msgpack.Packer:
+def _packer(errors: str | None) -> msgpack.Packer:
     return msgpack.Packer(
         strict_types=True,
         use_bin_type=True,
@@ -114,10 +113,11 @@ def _packer(errors: str) -> msgpack.Packer:
 class _Encoder:
     """One encoding; owner thread only."""
 
-    def __init__(self, stage: Stage, origin: Origin) -> None:
+    def __init__(self, stage: Stage, origin: Origin | None, root: str) -> None:
         self.buffers: list[Buffer] = []
         self._stage = stage
         self._origin = origin
+        self._root = root if origin is None else origin.path_root
         self._open: list[object] = []
         self._registered = TYPES.snapshot.wire_by_type
 
@@ -180,7 +180,9 @@ class _Encoder:
             flat = form.flatten(value)
         except Exception as error:
             place = getattr(form.flatten, "__qualname__", "flatten")
-            text = f"{place} raised {type(error).__name__}: {error}"
+            text = (
+                f"cannot be flattened: {place} raised {type(error).__name__}: {error}"
+            )
             raise self._refusal(text) from error
         return [_MARKS[Code.REGISTERED], form.name, self.lower(flat)]
 
@@ -213,15 +215,16 @@ class _Encoder:
             return [_MARKS[Code.ARRAY_SCALAR], *_numpy_codec.split_scalar(value)]
         if torch_struct(kind.__name__) is kind:
             return self._marked(Code.STRUCT, split_struct(value))
-        path = path_to(self._open, self._origin.path_root)
-        extract(value, origin=replace(self._origin, path_root=path))
+        path = path_to(self._open, self._root)
+        origin = self._origin or Origin(what="the value")
+        extract(value, origin=replace(origin, path_root=path))
         return self._refuse(hint(value))
 
     def _refuse_depth(self) -> NoReturn:
         newest = self._open[-1]
         for depth, value in enumerate(self._open[:-1]):
             if value is newest:
-                start = path_to(self._open[: depth + 1], self._origin.path_root)
+                start = path_to(self._open[: depth + 1], self._root)
                 self._open = self._open[: self._open.index(newest, depth + 1) + 1]
                 self._refuse(f"is the same object as {start}: a cycle cannot travel")
         self._refuse(f"is nested too deeply: {MAX_DEPTH} levels are allowed")
@@ -230,9 +233,9 @@ class _Encoder:
         raise self._refusal(reason) from cause
 
     def _refusal(self, reason: str) -> EncodeError:
-        path = path_to(self._open, self._origin.path_root)
+        path = path_to(self._open, self._root)
         kind = type_name(type(self._open[-1]))
         parts = [f"cannot send {path}, a {kind}: it {reason}"]
-        if self._origin.call is not None:
+        if self._origin is not None and self._origin.call is not None:
             parts.append(f"  call:     {self._origin.call}")
         return EncodeError("\n".join(parts))

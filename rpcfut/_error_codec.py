@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 MAX_TEXT: Final = 64 * 1024
 MAX_CHAIN: Final = 20
+_RECEIVED_TEXT = MAX_TEXT + 100  # with the remark that it was cut
 _MAX_ITEMS = 20  # notes, members of a group, attributes
 _MAX_NOTE = 4 * 1024
 _MAX_FRAMES = 100
@@ -146,11 +147,12 @@ def _ask(question: Callable[[], T], otherwise: T) -> T:
 
 def _clean(text: str, limit: int = MAX_TEXT) -> str:
     """Cut a text, and write what is not plain text as escapes."""
-    plain = str.__str__(text)  # of a subclass too, whatever it overrides
-    if len(plain) > limit:
-        plain = f"{plain[:limit]} [cut: {len(plain) - limit} characters more]"
-    plain = plain.encode("utf-8", "backslashreplace").decode("utf-8")
-    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], plain)
+    whole = str.__str__(text)  # of a subclass too, whatever it overrides
+    plain = whole[:limit].encode("utf-8", "backslashreplace").decode("utf-8")
+    plain = _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], plain)
+    if len(whole) <= limit and len(plain) <= limit:
+        return plain
+    return f"{plain[:limit]} [cut: it has {len(whole)} characters]"
 
 
 def _traceback(error: BaseException) -> str:
@@ -198,8 +200,11 @@ def _refuse_tensor(_: torch.Tensor) -> NoReturn:
 
 def _attributes(error: BaseException) -> dict[str, bytes]:
     names = [n for n in vars(error) if not n.startswith("__")][:_MAX_ITEMS]
-    found = {name: getattr(error, name) for name in (*names, *_fields(type(error)))}
-    plain = {name: _plain(value) for name, value in found.items() if value is not None}
+    found = {name: getattr(error, name) for name in names}
+    for name in _fields(type(error)):
+        if getattr(error, name, None) is not None:
+            found[name] = getattr(error, name)
+    plain = {name: _plain(value) for name, value in found.items()}
     return {name: body for name, body in plain.items() if body is not None}
 
 
@@ -266,7 +271,7 @@ class _Node:
         self._made = made
 
     def _text(self, name: str) -> str:
-        return _clean(self._fields[name])
+        return _clean(self._fields[name], _RECEIVED_TEXT)
 
     def _linked(self, name: str) -> BaseException | None:
         number = self._fields[name]
@@ -285,7 +290,7 @@ class _Node:
                 function=function,
             )
         for note in self._fields["notes"][:_MAX_ITEMS]:
-            error.add_note(_clean(note))
+            error.add_note(_clean(note, _RECEIVED_TEXT))
         if remote_traceback or self._number == 0:
             where = f"worker {worker!r}, function {function!r}"
             error.add_note(f"{_TRACEBACK_NOTE} ({where}):\n{remote_traceback}".rstrip())
@@ -309,7 +314,9 @@ class _Node:
             return self._group()
         if issubclass(kind, UnicodeError) and kind is not UnicodeError:
             return _unicode_error(kind, args)
-        error = kind.__new__(kind)
+        # The class decides where it keeps errno; a base of it cannot make one.
+        new = OSError.__new__ if issubclass(kind, OSError) else kind.__new__
+        error = new(kind)
         error.args = args
         for key, body in self._fields["attributes"].items():
             if key.isidentifier() and not key.startswith("__"):

@@ -165,8 +165,8 @@ def _parts_of(part: object, rule: Rule, types: Snapshot) -> Collection[Any]:
     give its rows. So whatever is a value by itself counts as one part.
     """
     parts = rule(part)
-    if isinstance(parts, (list, tuple)):
-        return parts
+    if isinstance(parts, (list, tuple)) or rule is itself:
+        return parts  # type: ignore[return-value] # `itself` is for collections only
     if parts is None:
         raise TypeError("it returned None; return a list, [] if there is nothing")
     if type(parts) is DataRef or types.find_rule(type(parts)) is not None:

@@ -275,6 +275,7 @@ def _attribute_steps(value: object) -> Iterator[tuple[str, object]]:
 
 
 def _key_text(key: object) -> str:
-    plain = isinstance(key, (str, int, float, bytes, bool, type(None)))
-    text = repr(key) if plain else f"<a {type_name(type(key))}>"
+    is_short = type(key) is not int or key.bit_length() < 256
+    is_plain = type(key) in {str, int, float, bytes, bool, type(None)}
+    text = repr(key) if is_plain and is_short else f"<a {type_name(type(key))}>"
     return text if len(text) <= 60 else text[:57] + "..."

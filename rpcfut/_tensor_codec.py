@@ -56,7 +56,7 @@ def write_dtype(dtype: torch.dtype) -> bytes:
         TypeError: When it has no number.
     """
     if dtype not in _DTYPE_CODES:
-        raise TypeError(f"{dtype} cannot travel; send its name")
+        raise TypeError(f"is {dtype}, which cannot travel; send its name")
     return bytes((_DTYPE_CODES[dtype],))
 
 
@@ -225,7 +225,8 @@ def _dense(
         # torch multiplies the lengths that are not 0.
         if buffer is not None or any(n >= 1 << 31 for n in shape):
             raise ValueError(f"shape {shape} with a buffer")
-        return torch.empty(shape, dtype=dtype)
+        # Not torch.empty: it warns for complex32.
+        return torch.empty(0, dtype=torch.uint8).view(dtype).view(shape)
     nbytes = 0 if buffer is None else memoryview(buffer).nbytes
     if buffer is None or numel * dtype.itemsize != nbytes:
         raise ValueError(f"shape {shape} of {dtype} in {nbytes} bytes")

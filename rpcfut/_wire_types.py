@@ -168,7 +168,9 @@ def join_dict(parts: list[Any]) -> dict[Any, Any]:
 def _require_no_attributes(value: object, *allowed: str) -> None:
     more = [name for name in vars(value) if name not in allowed]
     if more:
-        raise TypeError(f"its attribute {more[0]!r} would be lost; delete it")
+        raise TypeError(
+            f"has the attribute {more[0]!r}, which would be lost; delete it"
+        )
 
 
 def _split_ordered_dict(value: OrderedDict[Any, Any]) -> list[Any]:
@@ -194,8 +196,8 @@ def _split_default_dict(value: defaultdict[Any, Any]) -> list[Any]:
     name = getattr(factory, "__name__", "")
     if factory is not None and _FACTORIES.get(name) is not factory:
         raise TypeError(
-            f"its default_factory {factory!r} cannot travel, only the builtin types "
-            f"{', '.join(_FACTORIES)}; send dict(x)"
+            f"has the default_factory {factory!r}; only the builtin types "
+            f"{', '.join(_FACTORIES)} can travel: send dict(x)"
         )
     return [name or None, *split_dict(value)]
 
@@ -225,7 +227,7 @@ def _split_fraction(value: Fraction) -> Numbers:
         _FRACTION_BITS
     ):
         raise TypeError(
-            f"a Fraction may have {_FRACTION_BITS} bits; send its numerator and "
+            f"is a Fraction of more than {_FRACTION_BITS} bits; send its numerator and "
             "denominator"
         )
     return (value.numerator, value.denominator)
@@ -246,7 +248,8 @@ def _split_zone(zone: dt.tzinfo | None) -> list[Any]:
         return [None, None]
     if type(zone) is not dt.timezone:
         raise TypeError(
-            f"its tzinfo is a {type(zone).__qualname__}, whose rules cannot travel; "
+            f"has a tzinfo of type {type(zone).__qualname__}, whose rules cannot "
+            "travel; "
             "send x.astimezone(datetime.timezone.utc)"
         )
     offset = zone.utcoffset(None)

@@ -1,0 +1,106 @@
+"""Types of users, for tests of what is and what is not registered."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections import namedtuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+import attrs
+import torch
+
+
+class Opaque:
+    """Nobody knows what it holds."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+
+@dataclass
+class Layer:
+    weight: Any = None
+    cache: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenLayer:
+    weight: Any
+    _scale: float = 1.0
+
+
+@dataclass
+class Derived:
+    first: int
+    total: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.total = self.first + 1
+
+    @functools.cached_property
+    def twice(self) -> int:
+        return 2 * self.first
+
+
+@attrs.define
+class AttrsPair:
+    left: Any
+    right: Any
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+OldPoint = namedtuple("OldPoint", ["x", "y"])  # noqa: PYI024 - this is the old way
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = (1, 2)
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class HidingList(list):  # type: ignore[type-arg]
+    """A container that may hide a tensor in an attribute."""
+
+
+class HidingPoint(Point):
+    """Not what NamedTuple made: it has a __dict__."""
+
+
+class OddError(Exception):
+    """Only exists in the tests."""
+
+
+class InnerTensor(torch.Tensor):
+    """A subclass that tells what it is made of."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Self:
+        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined,no-any-return]
+            cls, inner.shape, dtype=inner.dtype
+        )
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["inner"], None
+
+
+class SilentTensor(torch.Tensor):
+    """A subclass that tells nothing."""

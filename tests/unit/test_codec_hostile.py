@@ -1,0 +1,222 @@
+"""Bytes from a stranger: a DecodeError, whatever they are (RPC-10)."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rpcfut._codec import decode
+from rpcfut._errors import DecodeError
+from rpcfut._registry import isolated_registry, register_type
+from rpcfut._wire_codes import MAX_BODY_NBYTES, MAX_CONTAINERS, Code
+from tests.support.types import Point
+from tests.support.values import values
+from tests.unit.test_codec import CHOSEN, pack
+
+
+def receive(body: bytes, *buffers: Any) -> object:
+    return decode(body, list(buffers), place=lambda tensor, device: tensor)
+
+
+def marked(code: int, *parts: object) -> bytes:
+    return msgpack.packb([msgpack.ExtType(code, b""), *parts])
+
+
+def ext(code: int, data: bytes) -> bytes:
+    return msgpack.packb(msgpack.ExtType(code, data))
+
+
+def survive(body: bytes, *buffers: Any) -> None:
+    """Decode; a value that nobody sent is as good as a DecodeError."""
+    with contextlib.suppress(DecodeError):
+        receive(body, *buffers)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.binary(max_size=60))
+def test_random_bytes(body: bytes) -> None:
+    survive(body)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.sampled_from(list(Code)),
+    st.lists(
+        st.recursive(
+            st.none()
+            | st.integers(-1, 70)
+            | st.text(max_size=5)
+            | st.binary(max_size=9),
+            lambda inner: st.lists(inner, max_size=3),
+            max_leaves=6,
+        ),
+        max_size=9,
+    ),
+)
+def test_any_parts_behind_any_mark(code: Code, parts: list[object]) -> None:
+    survive(marked(code, *parts), bytearray(16))
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.integers(0, 127), st.binary(max_size=20))
+def test_any_bytes_in_any_extension(code: int, data: bytes) -> None:
+    survive(ext(code, data))
+    survive(b"\xc7" + bytes((len(data), 255 - code)) + data)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    values,
+    st.lists(
+        st.tuples(st.integers(0, 999), st.integers(0, 255)), min_size=1, max_size=3
+    ),
+)
+def test_a_damaged_body(value: object, damage: list[tuple[int, int]]) -> None:
+    body, buffers = pack(value)
+    damaged = bytearray(body)
+    for place, byte in damage:
+        damaged[place % len(damaged)] = byte
+    survive(bytes(damaged), *buffers)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(CHOSEN), st.integers(1, 40))
+def test_a_body_that_was_cut(value: object, cut: int) -> None:
+    body, buffers = pack({"k": value})
+    with pytest.raises(DecodeError):
+        receive(body[: max(0, len(body) - cut)], *buffers)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(-(2**70), 2**70) | st.integers(-2, 5), max_size=8))
+@example([0, 2**62])
+@example([2**31, 2**31])
+@example([2**32, 2**32])
+def test_any_shape_of_a_tensor(numbers: list[int]) -> None:
+    for ndim in range(len(numbers) + 1):
+        sized = [n if n < 2**64 else msgpack.ExtType(1, b"\x01" * 9) for n in numbers]
+        sized = [n if not isinstance(n, int) or n >= -(2**63) else 0 for n in sized]
+        survive(marked(Code.TENSOR, 0, 1, 0, None, ndim, *sized), bytearray(16))
+        survive(marked(Code.TENSOR, None, 1, 0, None, ndim, *sized))
+
+
+NONSENSE: dict[str, tuple[bytes, int]] = {
+    "nothing": (b"", 0),
+    "two values": (b"\x01\x02", 0),
+    "a code that is not in the table": (ext(99, b"x"), 0),
+    "a mark with bytes": (ext(Code.TUPLE, b"x"), 0),
+    "a mark alone": (ext(Code.TUPLE, b""), 0),
+    "a mark in the middle": (msgpack.packb([1, msgpack.ExtType(32, b"")]), 0),
+    "a mark in a map": (msgpack.packb({"a": msgpack.ExtType(32, b"")}), 0),
+    "a list as a key": (marked(Code.DICT, [1], 2), 0),
+    "a key without a value": (marked(Code.DICT, 1), 0),
+    "equal keys": (marked(Code.DICT, 1, 2, 1, 3), 0),
+    "equal elements": (marked(Code.SET, 1, 1), 0),
+    "an int as a map key": (b"\x81\x01\x02", 0),
+    "a range without a step": (marked(Code.RANGE, 1, 2, 0), 0),
+    "a fraction of nothing": (marked(Code.FRACTION, 1, 0), 0),
+    "an endless fraction": (
+        marked(Code.FRACTION, 1, msgpack.ExtType(1, b"\x01" * (1 << 16))),
+        0,
+    ),
+    "a decimal that is a word": (ext(Code.DECIMAL, b"word"), 0),
+    "a date before all dates": (ext(Code.DATE, struct.pack("<i", -1)), 0),
+    "a layout of nobody": (ext(Code.LAYOUT, b"float32"), 0),
+    "a struct of nobody": (marked(Code.STRUCT, "pytree", 1), 0),
+    "a factory of nobody": (marked(Code.DEFAULT_DICT, "eval"), 0),
+    "a type of nobody": (marked(Code.REGISTERED, "os:system", "true"), 0),
+    "a dtype of nobody": (marked(Code.TENSOR, 0, 200, 0, None, 1, 16), 1),
+    "a dtype below all": (marked(Code.TENSOR, 0, -1, 0, None, 1, 16), 1),
+    "a buffer of nobody": (marked(Code.TENSOR, 1, 1, 0, None, 1, 16), 1),
+    "a buffer below all": (marked(Code.TENSOR, -1, 1, 0, None, 1, 16), 1),
+    "a buffer that is True": (marked(Code.TENSOR, bool(1), 1, 0, None, 1, 16), 1),
+    "too small a buffer": (marked(Code.TENSOR, 0, 1, 0, None, 1, 17), 1),
+    "too large a buffer": (marked(Code.TENSOR, 0, 1, 0, None, 1, 15), 1),
+    "strides with holes": (marked(Code.TENSOR, 0, 1, 0, None, 2, 4, 4, 1, 5), 1),
+    "strides that overlap": (marked(Code.TENSOR, 0, 1, 0, None, 2, 4, 4, 1, 1), 1),
+    "grad of an int": (marked(Code.TENSOR, 0, 1, 1, None, 1, 16), 1),
+    "an int parameter with grad": (marked(Code.PARAMETER, 0, 1, 1, None, 1, 16), 1),
+    "flags of nobody": (marked(Code.TENSOR, 0, 1, 8, None, 1, 16), 1),
+    "a device without an index": (marked(Code.TENSOR, 0, 1, 0, "cuda", 1, 16), 1),
+    "the host as a device": (marked(Code.TENSOR, 0, 1, 0, "cpu", 1, 16), 1),
+    "a device that is a number": (marked(Code.TENSOR, 0, 1, 0, 3, 1, 16), 1),
+    "a bool that is neither": (marked(Code.TENSOR, 0, 0, 0, None, 1, 16), 1),
+    "a buffer for nobody": (b"\xc0", 1),
+    "an array of objects": (marked(Code.ARRAY, 0, "|O", "C", 2), 1),
+    "an array of arrays": (marked(Code.ARRAY, 0, "(99,)f8", "C", 2), 1),
+    "an array of records": (marked(Code.ARRAY, 0, "f4,f4", "C", 2), 1),
+    "too large an array": (marked(Code.ARRAY, 0, "<f8", "C", 3), 1),
+    "too small a scalar": (marked(Code.ARRAY_SCALAR, "<f8", b"1"), 0),
+    "half a text": (b"\xa2\xc3\x28", 0),
+    "an array of 4e9 elements": (b"\xdd\xff\xff\xff\xff", 0),
+    "bytes of 4 GB": (b"\xc6\xff\xff\xff\xff", 0),
+    "a million levels": (b"\x91" * 1_000_000, 0),
+    "levels that each announce much": (b"\xdd\x00\x00\x03\x00" * 250, 0),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_is_refused(name: str) -> None:
+    body, count = NONSENSE[name]
+    with pytest.raises(DecodeError):
+        receive(body, *[bytearray(b"\x02" * 16) for _ in range(count)])
+
+
+def test_one_buffer_cannot_be_two_tensors() -> None:
+    one = [msgpack.ExtType(Code.TENSOR, b""), 0, 1, 0, None, 1, 16]
+    with pytest.raises(DecodeError, match="buffer 0 is used twice"):
+        receive(msgpack.packb([one, one]), bytearray(16))
+
+
+def test_a_body_over_the_limit_is_not_unpacked() -> None:
+    with pytest.raises(DecodeError, match=f"{MAX_BODY_NBYTES} are allowed"):
+        receive(bytes(MAX_BODY_NBYTES + 1))
+
+
+def test_millions_of_empty_maps_are_not_made() -> None:
+    count = MAX_CONTAINERS + 1
+    body = b"\xdd" + struct.pack(">I", count) + b"\x80" * count
+    with pytest.raises(
+        DecodeError, match=f"more than {MAX_CONTAINERS} lists and dicts"
+    ):
+        receive(body)
+
+
+def test_many_numbers_are_no_containers() -> None:
+    count = MAX_CONTAINERS + 1
+    body = b"\xdd" + struct.pack(">I", count) + b"\x01" * count
+    assert len(receive(body)) == count  # type: ignore[arg-type]
+
+
+def test_a_name_from_the_wire_is_only_looked_up() -> None:
+    with isolated_registry():
+        register_type(Point, name="point")
+        assert receive(marked(Code.REGISTERED, "point", [1, 2])) == Point(1, 2)
+        for name in ("builtins:eval", "tests.support.types:Opaque", "", "point "):
+            with pytest.raises(DecodeError, match="is not registered here"):
+                receive(marked(Code.REGISTERED, name, [1, 2]))
+        with pytest.raises(DecodeError, match="without its name and value"):
+            receive(marked(Code.REGISTERED, 3, [1, 2]))
+        with pytest.raises(DecodeError, match="unflatten of 'point' raised TypeError"):
+            receive(marked(Code.REGISTERED, "point", [1, 2, 3]))
+
+
+def test_a_received_array_of_any_text_is_harmless() -> None:
+    array: Any = receive(marked(Code.ARRAY, 0, "<U4", "C", 1), bytearray(b"\xff" * 16))
+    assert array.dtype == np.dtype("<U4")
+
+
+def test_a_tensor_over_received_bytes_is_only_as_large_as_they() -> None:
+    tensor: Any = receive(
+        marked(Code.TENSOR, 0, 1, 0, None, 2, 4, 4, 1, 4), bytearray(16)
+    )
+    assert tensor.untyped_storage().nbytes() == 16
+    assert isinstance(tensor, torch.Tensor)
