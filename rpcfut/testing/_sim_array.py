@@ -9,7 +9,6 @@ whatever the block holds then.
 from __future__ import annotations
 
 import operator
-import weakref
 from typing import TYPE_CHECKING
 
 from rpcfut._call_info import call_site
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from rpcfut.testing._sim_machine import Machine
     from rpcfut.testing._sim_memory import Block
     from rpcfut.testing._sim_scheduler import Queue
-    from rpcfut.testing._sim_stream import CurrentStreams
+    from rpcfut.testing._sim_stream import CurrentStreams, SimStream
 
 
 class _Memory:
@@ -38,7 +37,9 @@ class _Memory:
         self._currents = currents
         self._block = block
         self._length = length
-        weakref.finalize(self, _note_death, machine, block).atexit = False
+
+    def __del__(self) -> None:
+        self._machine.note_death(self._block, call_site())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._length} elements on {self.device}>"
@@ -201,6 +202,14 @@ class SimArray(_Memory):
     def __mul__(self, other: SimArray | float) -> SimArray:
         return self._like(self.device)._combine("*", operator.mul, self, other)
 
+    def keep_alive(self, stream: SimStream) -> None:
+        """Tell the allocator that a stream uses this array, as ``record_stream``.
+
+        When the array has died, its memory goes to nobody before the stream is through
+        with what it held then.
+        """
+        self._machine.keep(self._block.device, self._block.pointer, stream.queue)
+
     def tolist(self) -> list[float]:
         """Have the host wait for the current stream of this device, and read.
 
@@ -277,7 +286,3 @@ def new_array(
 
 def _same(values: list[float]) -> list[float]:
     return values
-
-
-def _note_death(machine: Machine, block: Block) -> None:
-    machine.note_death(block, call_site())

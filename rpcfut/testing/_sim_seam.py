@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rpcfut._devices import Device
     from rpcfut._extract import DataRef
-    from rpcfut._streams import Event
+    from rpcfut._seam import Event
     from rpcfut.testing._sim_machine import Machine
     from rpcfut.testing._sim_stream import CurrentStreams
 
