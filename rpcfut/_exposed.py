@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 import threading
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rpcfut._errors import FunctionRefusedError, NotExposedError
@@ -67,7 +68,8 @@ class ExposedTable:
                     f"{function!r} another name"
                 )
             self._functions[key] = function
-            self._names[function] = key
+            if isinstance(function, Hashable):
+                self._names[function] = key
         return function
 
     def name_of(self, function: str | Callable[..., Any]) -> str:
@@ -79,10 +81,7 @@ class ExposedTable:
         """
         if isinstance(function, str):
             return function
-        try:
-            known = self._names.get(function)
-        except TypeError:  # unhashable callable
-            known = None
+        known = self._names.get(function) if isinstance(function, Hashable) else None
         return known if known is not None else function_path(function)
 
     def find(self, name: str, worker: str) -> Callable[..., Any]:
@@ -100,7 +99,7 @@ class ExposedTable:
             return function
         shown = name if len(name) <= _MAX_SHOWN else name[:_MAX_SHOWN] + "..."
         module, _, qualname = shown.partition(":")
-        if qualname and module not in {"__main__", *sys.modules}:
+        if qualname and module != "__main__" and module not in sys.modules:
             raise NotExposedError(
                 f"{shown!r} is not exposed on worker {worker!r}: its module is not "
                 f"imported there; add `import {module}` to that worker's script, and "
@@ -152,5 +151,11 @@ def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
     """Whether both are one function, perhaps of a module that was run twice."""
     if one is other:
         return True
-    code, other_code = getattr(one, "__code__", None), getattr(other, "__code__", None)
-    return code is not None and code == other_code
+    if inspect.ismethod(one) and inspect.ismethod(other):
+        return one == other
+    one, other = inspect.unwrap(one), inspect.unwrap(other)
+    if not (inspect.isfunction(one) and inspect.isfunction(other)):
+        return False
+    # Two closures share their code and are not one function.
+    has_closure = one.__closure__ is not None or other.__closure__ is not None
+    return one.__code__ == other.__code__ and not has_closure
