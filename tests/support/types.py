@@ -76,6 +76,15 @@ class HidingPoint(Point):
     """Not what NamedTuple made: it has a __dict__."""
 
 
+@dataclass
+class HidingRecord(dict):  # type: ignore[type-arg]
+    """A dataclass that is a container too: its fields are not all it holds."""
+
+    name: str = ""
+
+    __hash__ = object.__hash__
+
+
 class OddError(Exception):
     """Only exists in the tests."""
 

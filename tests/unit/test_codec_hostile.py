@@ -113,6 +113,10 @@ NONSENSE: dict[str, tuple[bytes, int]] = {
     "two values": (b"\x01\x02", 0),
     "a code that is not in the table": (ext(99, b"x"), 0),
     "a mark with bytes": (ext(Code.TUPLE, b"x"), 0),
+    "a mark with bytes, at the head": (
+        msgpack.packb([msgpack.ExtType(Code.TUPLE, b"x"), 1]),
+        0,
+    ),
     "a mark alone": (ext(Code.TUPLE, b""), 0),
     "a mark in the middle": (msgpack.packb([1, msgpack.ExtType(32, b"")]), 0),
     "a mark in a map": (msgpack.packb({"a": msgpack.ExtType(32, b"")}), 0),

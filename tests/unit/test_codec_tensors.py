@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from rpcfut._codec import decode, encode
 from rpcfut._devices import Device
 from rpcfut._errors import DecodeError, EncodeError
-from rpcfut._tensor_codec import DTYPES, IN_PLACE_MIN_NBYTES, is_dense_strided
+from rpcfut._tensor_codec import (
+    DTYPES,
+    IN_PLACE_MIN_NBYTES,
+    _flat_bytes,
+    is_dense_strided,
+)
 from tests.support.types import InnerTensor, SilentTensor
 from tests.support.values import bits, same, tensors
 from tests.unit.test_codec import no_place, no_stage, pack, trip
@@ -216,6 +221,15 @@ def test_an_error_of_place_is_nobodys_nonsense() -> None:
     assert not isinstance(caught.value, DecodeError)
 
 
-def test_an_error_of_stage_passes_through() -> None:
-    assert encode(1, stage=no_stage).buffers == []
-    assert bits(torch.ones(1)) == b"\0\0\x80?"
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_a_stage_is_given_are_the_bytes_that_a_host_tensor_sends(
+    name: str,
+) -> None:
+    tensor = VIEWS[name]
+    if tensor.numel():
+        is_dense = is_dense_strided(tensor.shape, tensor.stride())
+        flat = _flat_bytes(tensor, is_dense=is_dense)
+        assert (flat.dtype, flat.dim()) == (torch.uint8, 1)
+        assert flat.is_contiguous()
+        (buffer,) = encode(tensor, stage=no_stage).buffers
+        assert bits(flat) == bytes(buffer)
