@@ -16,8 +16,8 @@ from rpcfut_transport.planes._device import create_stream
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rpcfut._extract import DataRef
-    from rpcfut._streams import Event
+    from rpcfut._memory import DataRef
+    from rpcfut._seam import Event
 
 
 class CudaSeam:

@@ -20,64 +20,16 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rpcfut._cuda import CudaSeam
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rpcfut._devices import Device
-    from rpcfut._extract import DataRef
-
-
-class Event(Protocol):
-    """A point in a stream."""
-
-    def query(self) -> bool:
-        """Whether everything before the event has run. Does not block."""
-        ...
-
-    def synchronize(self) -> None:
-        """Block the calling host thread until the event has passed; GIL released."""
-        ...
-
-
-class Seam(Protocol):
-    """What one kind of device must be able to do. Any thread calls it.
-
-    A stream is whatever `current_stream` and `create_stream` return; it is only handed
-    back to the same seam. No method waits for the device.
-    """
-
-    @property
-    def used_devices(self) -> Sequence[Device]:
-        """Devices with a live context in this process. Must not create one."""
-        ...
-
-    def current_stream(self, device: Device) -> Any:
-        """The calling thread's current stream on `device`."""
-        ...
-
-    def create_stream(self, device: Device) -> Any:
-        """A new stream that nobody else uses."""
-        ...
-
-    def make_current(
-        self, streams: Mapping[Device, Any], device: Device | None
-    ) -> Callable[[], None]:
-        """Make `streams` current, and `device` if given; returns what undoes it."""
-        ...
-
-    def record(self, stream: Any) -> Event | None:
-        """An event at the end of `stream`, or None if nothing is queued there."""
-        ...
-
-    def wait(self, stream: Any, event: Event) -> None:
-        """Have work queued on `stream` from now on wait for `event`."""
-        ...
-
-    def keep_alive(self, ref: DataRef, stream: Any) -> None:
-        """Tell the allocator that `stream` reads the memory of `ref`."""
-        ...
+    from rpcfut._memory import DataRef
+    from rpcfut._seam import Event, Seam
 
 
 class Mark(NamedTuple):
@@ -88,7 +40,7 @@ class Mark(NamedTuple):
     event: Event
 
 
-_seams: dict[str, Seam] = {}
+_seams: dict[str, Seam] = {"cuda": CudaSeam()}
 _seams_lock = threading.Lock()
 
 
@@ -230,10 +182,12 @@ class Scope:
 
     def leave(self) -> None:
         """Restore streams and current device, and give the pool streams back."""
-        for undo in reversed(self._undo):
-            undo()
-        for release in self._leases:
-            release()
+        try:
+            for undo in reversed(self._undo):
+                undo()
+        finally:
+            for release in self._leases:
+                release()
 
 
 def enter_scope(
@@ -261,23 +215,30 @@ def enter_scope(
     in_play.update(dict.fromkeys(devices))
     in_play.update(dict.fromkeys(used_devices()))
     leases: list[Callable[[], None]] = []
-    for device in in_play:
-        if device not in given:
-            given[device], release = lease(device)
-            leases.append(release)
-    undo = _make_current(given, next((r.device for r in refs), None))
-    wait_marks(marks, refs)
-    return Scope(given, leases, undo)
+    undo: list[Callable[[], None]] = []
+    scope = Scope(given, leases, undo)
+    current = next((r.device for r in refs if r.device.type != "cpu"), None)
+    try:
+        for device in in_play:
+            if device not in given:
+                given[device], release = lease(device)
+                leases.append(release)
+        _make_current(given, current, undo)
+        wait_marks(marks, refs)
+    except BaseException:
+        scope.leave()  # or this thread would keep streams that are not its own
+        raise
+    return scope
 
 
 def _make_current(
-    given: Mapping[Device, Any], current: Device | None
-) -> list[Callable[[], None]]:
+    given: Mapping[Device, Any],
+    current: Device | None,
+    undo: list[Callable[[], None]],
+) -> None:
     by_type: dict[str, dict[Device, Any]] = {}
     for device, stream in given.items():
         by_type.setdefault(device.type, {})[device] = stream
-    undo = []
     for device_type, streams in by_type.items():
         chosen = current if current is not None and current in streams else None
         undo.append(_seams[device_type].make_current(streams, chosen))
-    return undo

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+import warnings
 from typing import Any
 
 import torch
@@ -36,11 +38,11 @@ class Latch:
         """Queue the kernel on a stream."""
         import cupy
 
-        with (
-            torch.cuda.device(stream.device),
-            cupy.cuda.ExternalStream(stream.cuda_stream),
-        ):
-            _kernel()((1,), (1,), (self._flag.data_ptr(), _MAX_CYCLES))
+        with torch.cuda.device(stream.device), warnings.catch_warnings():
+            # Its successor wants a protocol that external torch streams do not speak.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            with cupy.cuda.ExternalStream(stream.cuda_stream):
+                _kernel()((1,), (1,), (self._flag.data_ptr(), _MAX_CYCLES))
 
     def open(self) -> None:
         """Let all held streams go on."""
@@ -52,8 +54,6 @@ class Latch:
         A stream that wrongly does not wait is idle within microseconds, and then has
         read old values; one that waits stays busy, and costs 20 ms.
         """
-        import threading
-
         pause = threading.Event()
         for _ in range(_POLLS):
             if all(stream.query() for stream in streams):

@@ -259,7 +259,7 @@ def test_a_peer_on_another_host_is_refused_by_name(table) -> None:
     far = dataclasses.replace(record, rank=1, name="far", host_id="elsewhere")
     agent = rpcfut.Agent(record, link, table)
     try:
-        with pytest.raises(rpcfut.RendezvousError, match="'far'.*on another host"):
+        with pytest.raises(rpcfut.RendezvousError, match=r"'far'.*on another host"):
             agent.start([record, far])
     finally:
         agent.close()
