@@ -13,6 +13,7 @@ on the host no device.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
@@ -31,6 +32,7 @@ Place: TypeAlias = Callable[[torch.Tensor, Device], torch.Tensor]
 IN_PLACE_MIN_NBYTES = 64 * 1024
 _ALIGNMENT = 16
 _MMAP_MIN_NBYTES = 128 * 1024
+_HUGE_MIN_NBYTES = 4 << 20
 _REQUIRES_GRAD = 1
 _MAX_STRIDE = 1 << 62
 
@@ -144,10 +146,19 @@ def is_dense_strided(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def allocate(nbytes: int) -> bytearray | memoryview:
-    """Make a writable buffer; a large one is not zeroed twice."""
+    """Make a writable buffer.
+
+    A large one comes from the kernel: a bytearray would be written twice, the first
+    time with zeros. Huge pages halve the time of the copy that follows; private, since
+    an anonymous map is shared with forked children by default.
+    """
     if nbytes < _MMAP_MIN_NBYTES:
         return bytearray(nbytes)
-    return memoryview(mmap.mmap(-1, nbytes))
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if nbytes >= _HUGE_MIN_NBYTES:
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(pages)
 
 
 def _copy_of(tensor: torch.Tensor, *, is_dense: bool) -> Buffer:
