@@ -12,7 +12,7 @@ import operator
 from typing import TYPE_CHECKING
 
 from rpcfut._call_info import call_site
-from rpcfut._extract import DataRef
+from rpcfut._memory import DataRef
 from rpcfut.testing._sim_memory import ITEM_NBYTES
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ class Operation:
     site: str
 
     def __str__(self) -> str:
-        return f"the {self.kind} by {self.name} on {self.place}, queued at {self.site}"
+        return f"the {self.kind} by {self.name} on {self.place} at {self.site}"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -71,7 +71,7 @@ class RaceError(RuntimeError):
 
     def _describe(self) -> str:
         return (
-            f"race on {self.allocation}: {self.second}, is not ordered behind "
+            f"race on {self.allocation}: {self.second} is not ordered behind "
             f"{self.first}; record an event behind the first and make the stream of "
             "the second wait for it, or hand the value over in a future"
         )
@@ -101,8 +101,8 @@ class UseAfterFreeError(RaceError):
 
     def _describe(self) -> str:
         return (
-            f"use after free: {self.first}, worked on {self.former}, which was freed "
+            f"use after free: {self.first} worked on {self.former}, which was freed "
             f"at {self.former.freed_at}; its memory went to {self.allocation}, and "
-            f"{self.second}, is not ordered behind the first; keep the array until its "
+            f"{self.second} is not ordered behind the first; keep the array until its "
             "stream is through, or tell the allocator (keep_alive, record_stream)"
         )

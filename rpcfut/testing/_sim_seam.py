@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rpcfut._devices import Device
-    from rpcfut._extract import DataRef
+    from rpcfut._memory import DataRef
     from rpcfut._seam import Event
     from rpcfut.testing._sim_machine import Machine
     from rpcfut.testing._sim_stream import CurrentStreams
