@@ -93,10 +93,10 @@ class DeviceWatcher:
                     self._thread.start()
                 self._changed.notify()
         if is_closed:
-            on_error(RuntimeError(f"the device watcher of {self._name!r} is closed"))
+            on_error(self._closed())
 
     def close(self, timeout_s: float) -> None:
-        """End the thread; jobs that it still waits for are dropped. Idempotent."""
+        """End the thread; jobs that it still waits for get an error. Idempotent."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -111,22 +111,36 @@ class DeviceWatcher:
             with self._changed:
                 if not self._new and not self._is_closed:
                     self._changed.wait(poll_s if jobs else None)
-                if self._is_closed:
-                    return
                 if self._new:
                     poll_s = _FIRST_POLL_S
                 jobs.extend(self._new)
                 self._new.clear()
+                if self._is_closed:
+                    break
             still = [job for job in jobs if not self._is_over(job)]
             if len(still) < len(jobs):
                 poll_s = _FIRST_POLL_S
             else:
                 poll_s = min(2 * poll_s, _MAX_POLL_S)
             jobs = still
+        for job in jobs:
+            self._give_up(job)
 
     def _is_over(self, job: _Job) -> bool:
         try:
             return job.is_over()
         except Exception:  # noqa: BLE001 - a faulty on_error, not the others' fault
-            _log.exception("a job of the device watcher of %s failed", self._name)
+            self._log_fault()
             return True
+
+    def _give_up(self, job: _Job) -> None:
+        try:
+            job.on_error(self._closed())
+        except Exception:  # noqa: BLE001 - as above
+            self._log_fault()
+
+    def _log_fault(self) -> None:
+        _log.exception("a job of the device watcher of %s failed", self._name)
+
+    def _closed(self) -> RuntimeError:
+        return RuntimeError(f"the device watcher of {self._name!r} is closed")
