@@ -107,6 +107,10 @@ class Simulation:
         """The calling thread's current stream of a device."""
         return self._currents.stream(self._device(device))
 
+    def set_stream(self, stream: SimStream) -> None:
+        """Make a stream and its device current for the calling thread, from now on."""
+        self._currents.make_current({stream.device: stream}, stream.device)
+
     def default_stream(self, device: int | Device | None = None) -> SimStream:
         """The default stream of a device, the same for all threads."""
         return self._currents.default(self._device(device))

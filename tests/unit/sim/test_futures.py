@@ -6,6 +6,7 @@ Each test runs under several seeds; a rule that does not hold is a `RaceError`.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -208,6 +209,23 @@ def test_a_childs_events_come_from_what_the_callback_returns(sim: Simulation) ->
     assert grandchild.wait().tolist() == [6.0]
 
 
+def test_a_value_made_on_a_stream_that_the_callback_switched_to(
+    sim: Simulation,
+) -> None:
+    """STR-4: its event is on the stream that was current when the callback returned."""
+    side = sim.stream(0)
+
+    def callback(_: Future[None]) -> SimArray:
+        sim.set_stream(side)
+        return sim.array([1.0])
+
+    future: Future[None] = Future()
+    child = future.then(callback)
+    future.set_result(None)
+    assert sim.current_stream(0).queue is sim.default_stream(0).queue
+    assert child.wait().tolist() == [1.0]
+
+
 def test_a_returned_future_is_waited_for_with_its_events(sim: Simulation) -> None:
     """FUT-4, STR-4: the child is as safe as the future that the callback returned."""
     future: Future[None] = Future()
@@ -315,6 +333,38 @@ def test_the_parameter_server_with_one_stream_is_right(seed: int) -> None:
         for child in children:
             child.wait(5)
         assert p.tolist() == [3.0]
+
+
+def test_callbacks_given_one_stream_do_not_interleave() -> None:
+    """STR-3: each of them launches twice; a FIFO stream alone loses an update."""
+    with simulate() as sim:
+        apply = rpcfut.stream("sim:0")
+        p = sim.zeros(1)
+        entered = [threading.Event(), threading.Event()]
+
+        def update(number: int, f: Future[SimArray]) -> None:
+            new = p + f.value()
+            entered[number].set()
+            # Time for the other one to come between; it must not.
+            entered[1 - number].wait(0.1)
+            p.copy_(new)
+
+        futures: list[Future[SimArray]] = [Future(), Future()]
+        children = [
+            f.then(partial(update, number), stream=apply)
+            for number, f in enumerate(futures)
+        ]
+        value = sim.array([1.0])
+        threads = [
+            threading.Thread(target=f.set_result, args=(value,)) for f in futures
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for child in children:
+            child.wait(5)
+        assert p.tolist() == [2.0]
 
 
 class Pair:
