@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from types import CodeType
 
 _HERE = str(PurePath(__file__).parent / "_")[:-1]  # with the separator
 
@@ -29,12 +33,30 @@ class CallInfo:
         return f"{self.function} on worker {self.to!r}, called at {self.site}"
 
 
+class Site(NamedTuple):
+    """A place in the code, not yet looked up: a frame finds its line slowly."""
+
+    code: CodeType
+    instruction: int
+
+    def __str__(self) -> str:
+        for first, end, line in self.code.co_lines():
+            if first <= self.instruction < end:
+                return f"{self.code.co_filename}:{line}"
+        return self.code.co_filename
+
+
 def call_site() -> str:
     """``file:line`` of the innermost frame outside this package."""
+    return str(find_site())
+
+
+def find_site() -> Site:
+    """The innermost frame outside this package."""
     frame = sys._getframe(1)  # noqa: SLF001 - inspect.stack() reads source files
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return Site(frame.f_code, frame.f_lasti)
 
 
 def function_name(function: object) -> str:

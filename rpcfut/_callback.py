@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from rpcfut import _callbacks
-from rpcfut._call_info import CallInfo, function_name
+from rpcfut._call_info import CallInfo, Site, function_name
 from rpcfut._completion import Completion, completion_of
 from rpcfut._devices import CPU, Device
 from rpcfut._errors import Origin
@@ -29,7 +29,7 @@ class Callback:
     Args:
         function: Called with the done parent.
         child: The future to complete with what it returns; None if nobody wants that.
-        site: ``file:line`` of the registration.
+        site: Where it was registered.
         streams: Streams to run on, per device, instead of pool streams.
         devices: Further devices in play.
         marks: What the streams of the registering thread held then.
@@ -41,7 +41,7 @@ class Callback:
         self,
         function: Callable[[Any], Any],
         child: Any,
-        site: str,
+        site: Site,
         *,
         streams: Mapping[Device, Any] | None,
         devices: frozenset[Device] | None,
@@ -77,15 +77,15 @@ class Callback:
             refs: The parent's memory.
             about: The call that all this belongs to, for messages.
         """
+        asked = marks or self.marks or refs or self.streams or self.devices
+        if not asked and not used_devices():
+            return self._call(parent, outcome, about)
         scope = self._enter(marks, refs)
         try:
             completion = self._call(parent, outcome, about)
-            if scope is None:
-                return completion
             given = scope.record_given()
         finally:
-            if scope is not None:
-                scope.leave()
+            scope.leave()
         return completion._replace(marks=_merge(completion.marks, given))
 
     def _call(
@@ -101,19 +101,13 @@ class Callback:
             return Completion(outcome)
         return completion_of(value, None, lambda: self._origin(about))
 
-    def _enter(self, marks: Sequence[Mark], refs: Sequence[DataRef]) -> Scope | None:
-        """Enter a stream scope, or none if no device is in play anywhere."""
-        given = self.streams or {}
-        streams = {d: s for d, s in given.items() if d != CPU} if given else given
-        devices = (self.devices or frozenset()) - {CPU}
-        if not (streams or devices or marks or self.marks or refs or used_devices()):
-            return None
+    def _enter(self, marks: Sequence[Mark], refs: Sequence[DataRef]) -> Scope:
         return enter_scope(
             _callbacks.runtime().streams.lease,
             marks=(*marks, *self.marks),
             refs=refs,
-            devices=devices,
-            streams=streams,
+            devices=(self.devices or frozenset()) - {CPU},
+            streams={d: s for d, s in (self.streams or {}).items() if d != CPU},
         )
 
     def _origin(self, about: CallInfo | None) -> Origin:

@@ -102,7 +102,8 @@ def run_here(*tasks: Callable[[], None]) -> None:
             stack.pop()()
     finally:
         stacks.pop()
-        _submit_all(stack)  # not empty only if a task was interrupted
+        if stack:  # a task was interrupted
+            _submit_all(stack)
     if _put_off.interrupt is not None:
         interrupt, _put_off.interrupt = _put_off.interrupt, None
         raise interrupt

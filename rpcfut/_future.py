@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rpcfut import _callbacks
 from rpcfut._asyncio_wait import wait_in_loop
-from rpcfut._call_info import call_site
+from rpcfut._call_info import call_site, find_site
 from rpcfut._callback import Callback, marks_here
 from rpcfut._completion import Completion, completion_of
 from rpcfut._devices import parse_device
@@ -55,13 +55,6 @@ class Future(FutureCore[T]):
     Raises:
         ValueError: When a device has no index.
     """
-
-    def __init__(
-        self, *, devices: Iterable[str | int | torch.device] | None = None
-    ) -> None:
-        super().__init__()
-        if devices is not None:
-            self._devices = frozenset(map(parse_device, devices))
 
     def __repr__(self) -> str:
         match self._outcome:
@@ -303,7 +296,7 @@ class Future(FutureCore[T]):
         callback = Callback(
             function,
             child,
-            call_site(),
+            find_site(),
             streams=None if stream is None else streams_by_device(stream),
             devices=None if devices is None else frozenset(map(parse_device, devices)),
             marks=marks_here() if after_here else (),

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rpcfut import _callbacks
 from rpcfut._completion import Completion
+from rpcfut._devices import Device, parse_device
 from rpcfut._errors import InvalidStateError
 from rpcfut._outcome import Cancelled, Failure, Outcome, Value, failure_of
 from rpcfut._pool import current_pool
@@ -35,9 +36,10 @@ from rpcfut._streams import wait_marks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    import torch
+
     from rpcfut._call_info import CallInfo
     from rpcfut._callback import Callback
-    from rpcfut._devices import Device
     from rpcfut._extract import DataRef
     from rpcfut._streams import Mark
 
@@ -63,15 +65,20 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
     _followers: list[tuple[FutureCore[Any], tuple[Mark, ...]]] | None = None
     _queue: deque[Callback] | None = None
     _is_draining = False
+    _has_lanes = False  # whether a callback was given a stream
     _devices: frozenset[Device] | None = None
     _about: CallInfo | None = None
     _canceller: Callable[[], None] | None = None
     _foreign_waiters: list[Any] | None = None
     _foreign_condition: threading.Condition | None = None
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, devices: Iterable[str | int | torch.device] | None = None
+    ) -> None:
         # The base class's constructor would make a condition: 1.6 us.
         self._lock = threading.Lock()
+        if devices is not None:
+            self._devices = frozenset(map(parse_device, devices))
 
     # ---- completing -------------------------------------------------------------
 
@@ -109,7 +116,8 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
             if self._queue is not None:
                 count = len(self._queue)
                 self._is_draining = True
-                self._take_tickets_locked(self._queue)
+                if self._has_lanes:
+                    self._take_tickets_locked(self._queue)
         for hook in hooks or ():
             hook(self, where)
         for waiter in foreign:
@@ -167,9 +175,12 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
             if self._queue is None:
                 self._queue = deque()
             self._queue.append(callback)
+            if callback.streams is not None:
+                self._has_lanes = True
             if self._outcome is None:
                 return
-            self._take_tickets_locked((callback,))
+            if self._has_lanes:
+                self._take_tickets_locked((callback,))
             if self._is_draining:
                 return
             self._is_draining = True
@@ -177,11 +188,10 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
 
     def _take_tickets_locked(self, callbacks: Iterable[Callback]) -> None:
         with_streams = [c for c in callbacks if c.streams is not None]
-        if with_streams:
-            lanes = _callbacks.runtime().lanes
-            tickets = lanes.take([c.lane_keys for c in with_streams])
-            for callback, ticket in zip(with_streams, tickets, strict=True):
-                callback.ticket = ticket
+        lanes = _callbacks.runtime().lanes
+        tickets = lanes.take([c.lane_keys for c in with_streams])
+        for callback, ticket in zip(with_streams, tickets, strict=True):
+            callback.ticket = ticket
 
     def _drain(self, count: int) -> None:
         """Run the next callback and put off the others.

@@ -89,7 +89,9 @@ def used_devices() -> list[Device]:
     """All devices, of any type, that this process has a context on."""
     found: list[Device] = []
     for seam in tuple(_seams.values()):
-        found.extend(seam.used_devices)
+        devices = seam.used_devices
+        if devices:
+            found.extend(devices)
     return found
 
 
