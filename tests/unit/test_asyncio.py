@@ -13,7 +13,7 @@ from rpcfut import Future
 from tests.support.threads import Gate, Running
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
 
 def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -185,28 +185,42 @@ def test_awaiting_without_a_loop_says_so() -> None:
     assert not future._hooks
 
 
+def _once_waited_for(future: Future[Any], complete: Callable[[], object]) -> Running:
+    """Complete a future on another thread, once concurrent.futures waits for it."""
+
+    def run() -> None:
+        pause = threading.Event()
+        while not future._foreign_waiters:
+            pause.wait(0.001)
+        complete()
+
+    return Running(run)
+
+
 def test_concurrent_futures_waits_for_it() -> None:
     """`wait` tells done ones from pending ones, and can be called again."""
     futures = [Future[int]() for _ in range(3)]
     futures[0].set_result(1)
     done, pending = concurrent.futures.wait(futures, timeout=0)
     assert (done, pending) == ({futures[0]}, set(futures[1:]))
-    setter = Running(lambda: futures[1].set_exception(ValueError()))
+    setter = _once_waited_for(
+        futures[1], lambda: futures[1].set_exception(ValueError())
+    )
     done, pending = concurrent.futures.wait(
         futures[1:], timeout=10, return_when=concurrent.futures.FIRST_COMPLETED
     )
     setter.result()
     assert (done, pending) == ({futures[1]}, {futures[2]})
-    canceller = Running(futures[2].cancel)
+    canceller = _once_waited_for(futures[2], futures[2].cancel)
     done, _ = concurrent.futures.wait(futures, timeout=10)
-    assert canceller.result()
+    canceller.result()
     assert done == set(futures)
 
 
 def test_concurrent_futures_stops_at_the_first_failure() -> None:
     """FIRST_EXCEPTION sees the error of a future of ours."""
     failing, pending = Future[int](), Future[int]()
-    setter = Running(lambda: failing.set_exception(ValueError()))
+    setter = _once_waited_for(failing, lambda: failing.set_exception(ValueError()))
     done, left = concurrent.futures.wait(
         [failing, pending], timeout=10, return_when=concurrent.futures.FIRST_EXCEPTION
     )
@@ -224,7 +238,7 @@ def test_as_completed_yields_each_as_it_ends() -> None:
         for future in reversed(futures[2:]):
             future.set_result(1)
 
-    completer = Running(complete)
+    completer = _once_waited_for(futures[2], complete)
     seen = list(concurrent.futures.as_completed(futures, timeout=10))
     completer.result()
     assert len(seen) == len(futures)

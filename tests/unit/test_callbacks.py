@@ -270,19 +270,19 @@ def test_waiting_for_what_was_put_off_on_the_own_thread_ends() -> None:
     assert third.wait(10) == 3
 
 
-def _wait_with_event(future: Future[Any]) -> Any:
+def _with_event(future: Future[Any]) -> Any:
     ready = Gate()
     future.add_done_callback(lambda _: ready.set())
     ready.pass_through()
     return future.value()
 
 
-def _wait_with_concurrent_futures(future: Future[Any]) -> Any:
+def _with_concurrent_futures(future: Future[Any]) -> Any:
     done, _ = concurrent.futures.wait([future], timeout=10)
     return done.pop().value()
 
 
-@pytest.mark.parametrize("wait", [_wait_with_event, _wait_with_concurrent_futures])
+@pytest.mark.parametrize("wait", [_with_event, _with_concurrent_futures])
 def test_other_ways_to_wait_inside_a_callback_end_too(
     wait: Callable[[Future[Any]], Any],
 ) -> None:
@@ -295,14 +295,18 @@ def test_other_ways_to_wait_inside_a_callback_end_too(
     setter.result()
 
 
-def test_a_child_may_wait_for_its_uncle() -> None:
+@pytest.mark.parametrize(
+    "wait", [lambda f: f.wait(10), lambda f: f.exception(10), _with_concurrent_futures]
+)
+def test_a_child_may_wait_for_its_uncle(wait: Callable[[Future[Any]], Any]) -> None:
     """A child's callback waits for the parent's next one, which was put off."""
     future: Future[int] = Future()
     child = future.then(lambda f: f.value())
     uncle = future.then(lambda f: f.value() + 1)
-    grandchild = child.then(lambda _: uncle.wait(10))
-    future.set_result(1)
-    assert grandchild.wait(10) == 2
+    grandchild = child.then(lambda _: (wait(uncle), uncle.value()))
+    setter = Running(lambda: future.set_result(1))
+    assert grandchild.wait(10)[1] == 2
+    setter.result()
 
 
 @pytest.mark.parametrize("depth", [1, MAX_NESTING, MAX_NESTING + 1, 1000])
