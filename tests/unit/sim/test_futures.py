@@ -237,6 +237,24 @@ def test_a_returned_future_is_waited_for_with_its_events(sim: Simulation) -> Non
     assert child.wait().tolist() == [3.0]
 
 
+def test_what_a_callback_did_before_it_returned_a_future_is_waited_for(
+    sim: Simulation,
+) -> None:
+    """STR-5, FUT-4: the child stands for both, whichever is later."""
+    p = sim.zeros(1)
+    inner: Future[SimArray] = Future()
+
+    def callback(f: Future[SimArray]) -> Future[SimArray]:
+        p.add_(f.value())
+        return inner
+
+    child = made_on_a_side_stream(sim).then(callback)
+    with sim.stream(0):
+        inner.set_result(sim.array([3.0]))
+    assert child.wait().tolist() == [3.0]
+    assert p.tolist() == [2.0]
+
+
 @pytest.mark.parametrize("ends", ["returns", "raises", "is refused"])
 def test_what_a_callback_did_in_place_is_waited_for(sim: Simulation, ends: str) -> None:
     """STR-5: whatever it returned. STR-6: a refused value hides nothing."""
