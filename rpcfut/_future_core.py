@@ -94,7 +94,7 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
         if self._followers is not None:
             self._complete_followers(count, where)
         elif count:
-            where(lambda: self._drain(count))
+            where(functools.partial(self._drain, count))
         return True
 
     def _settle(self, completion: Completion, where: Where) -> int | None:
@@ -284,7 +284,7 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
             self._drop_hook(open_gate)
 
     def _read(self) -> T:
-        if self._marks:
+        if self._marks or self._refs:  # without marks the allocator is still told
             wait_marks(self._marks, self._refs)
         outcome = self._outcome
         if isinstance(outcome, Value):

@@ -21,15 +21,6 @@ if TYPE_CHECKING:
     from rpcfut.testing import Simulation
 
 SEEDS = range(8)
-NO_SCOPE = pytest.mark.xfail(
-    raises=RaceError,
-    reason="a callback that starts when no device is used gets no scope, so nothing "
-    "records what it queued on a device that it was the first to use",
-)
-NOT_TOLD = pytest.mark.xfail(
-    raises=UseAfterFreeError,
-    reason="a future without events reads its value without telling the allocator",
-)
 
 
 @pytest.fixture(params=SEEDS)
@@ -277,7 +268,7 @@ def test_what_a_callback_did_in_place_is_waited_for(sim: Simulation, ends: str) 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("used", [(0,), pytest.param((), marks=NO_SCOPE)])
+@pytest.mark.parametrize("used", [(0,), ()])
 def test_work_on_a_device_first_used_inside_is_waited_for(
     seed: int, used: tuple[int, ...]
 ) -> None:
@@ -292,7 +283,6 @@ def test_work_on_a_device_first_used_inside_is_waited_for(
             assert found[0].tolist() == [4.0]
 
 
-@NOT_TOLD
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_value_that_is_ready_is_kept_for_its_reader_as_well(seed: int) -> None:
     """STR-11: also where there is no event to wait for, the allocator must hear."""
