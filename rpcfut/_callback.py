@@ -6,15 +6,18 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from rpcfut import _callbacks
-from rpcfut._call_info import CallInfo, Site, function_name
+from rpcfut._call_info import CallInfo, find_site, function_name
 from rpcfut._completion import Completion, completion_of
-from rpcfut._devices import CPU, Device
+from rpcfut._devices import CPU, parse_device
 from rpcfut._errors import Origin
+from rpcfut._host_stream import Streams, streams_by_device
 from rpcfut._outcome import Outcome, failure_of
 from rpcfut._streams import enter_scope, record_current, used_devices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    import torch
 
     from rpcfut._extract import DataRef
     from rpcfut._lanes import Ticket
@@ -29,10 +32,13 @@ class Callback:
     Args:
         function: Called with the done parent.
         child: The future to complete with what it returns; None if nobody wants that.
-        site: Where it was registered.
-        streams: Streams to run on, per device, instead of pool streams.
+        stream: The stream or streams to run on instead of pool streams, if any.
         devices: Further devices in play.
-        marks: What the streams of the registering thread held then.
+        after_here: Whether to run after what is queued on this thread's streams now.
+
+    Raises:
+        TypeError: When `function` is not callable or `stream` is no stream.
+        ValueError: When a device has no index, or two streams are on one device.
     """
 
     __slots__ = ("child", "devices", "function", "marks", "site", "streams", "ticket")
@@ -41,18 +47,22 @@ class Callback:
         self,
         function: Callable[[Any], Any],
         child: Any,
-        site: Site,
         *,
-        streams: Mapping[Device, Any] | None,
-        devices: frozenset[Device] | None,
-        marks: tuple[Mark, ...],
+        stream: Streams = None,
+        devices: Iterable[str | int | torch.device] | None = None,
+        after_here: bool = True,
     ) -> None:
+        if not callable(function):
+            raise TypeError(f"a callback must be callable, got {function!r}")
         self.function = function
         self.child = child
-        self.site = site
-        self.streams = streams
-        self.devices = devices
-        self.marks = marks
+        self.site = find_site()
+        self.streams = None if stream is None else streams_by_device(stream)
+        self.devices = (
+            None if devices is None else frozenset(map(parse_device, devices))
+        )
+        used = used_devices() if after_here else ()
+        self.marks = record_current(used) if used else ()
         self.ticket: Ticket | None = None
 
     @property
@@ -79,7 +89,12 @@ class Callback:
         """
         asked = marks or self.marks or refs or self.streams or self.devices
         if not asked and not used_devices():
-            return self._call(parent, outcome, about)
+            completion = self._call(parent, outcome, about)
+            first_used = used_devices()
+            if not first_used:
+                return completion
+            given = record_current(first_used)
+            return completion._replace(marks=_merge(completion.marks, given))
         scope = self._enter(marks, refs)
         try:
             completion = self._call(parent, outcome, about)
@@ -126,12 +141,6 @@ class Callback:
             self.site,
             exc_info=error,
         )
-
-
-def marks_here() -> tuple[Mark, ...]:
-    """Marks on all current streams of the calling thread that have work queued."""
-    devices = used_devices()
-    return record_current(devices) if devices else ()
 
 
 def _merge(first: tuple[Mark, ...], second: tuple[Mark, ...]) -> tuple[Mark, ...]:

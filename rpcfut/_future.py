@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rpcfut import _callbacks
 from rpcfut._asyncio_wait import wait_in_loop
-from rpcfut._call_info import call_site, find_site
-from rpcfut._callback import Callback, marks_here
+from rpcfut._call_info import call_site
+from rpcfut._callback import Callback
 from rpcfut._completion import Completion, completion_of
-from rpcfut._devices import parse_device
 from rpcfut._errors import InvalidStateError, Origin
 from rpcfut._future_core import FutureCore
-from rpcfut._host_stream import Streams, streams_by_device
 from rpcfut._outcome import Cancelled, Failure, Value, failure_of
 from rpcfut._registry import register_builtin
 from rpcfut._streams import wait_marks
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     import torch
 
     from rpcfut._future_core import Where
+    from rpcfut._host_stream import Streams
 
 
 T = TypeVar("T")
@@ -190,7 +189,7 @@ class Future(FutureCore[T]):
         """
         if self._outcome is None and not self._block(timeout):
             raise TimeoutError(f"not done after {timeout} s: {self!r}")
-        if self._marks:
+        if self._marks or self._refs:
             wait_marks(self._marks, self._refs)
         match self._outcome:
             case Failure(error=error):
@@ -269,8 +268,10 @@ class Future(FutureCore[T]):
         """
         child: Future[Any] = Future()
         child._about = self._about
-        self._register(
-            callback, child, stream=stream, devices=devices, after_here=after_here
+        self._enqueue(
+            Callback(
+                callback, child, stream=stream, devices=devices, after_here=after_here
+            )
         )
         return child
 
@@ -280,28 +281,7 @@ class Future(FutureCore[T]):
         Runs under the same rules and streams as a `then` callback. If it raises, that
         is logged with the place that registered it.
         """
-        self._register(fn, None)
-
-    def _register(
-        self,
-        function: Callable[[Future[T]], Any],
-        child: Future[Any] | None,
-        *,
-        stream: Streams = None,
-        devices: Iterable[str | int | torch.device] | None = None,
-        after_here: bool = True,
-    ) -> None:
-        if not callable(function):
-            raise TypeError(f"a callback must be callable, got {function!r}")
-        callback = Callback(
-            function,
-            child,
-            find_site(),
-            streams=None if stream is None else streams_by_device(stream),
-            devices=None if devices is None else frozenset(map(parse_device, devices)),
-            marks=marks_here() if after_here else (),
-        )
-        self._enqueue(callback)
+        self._enqueue(Callback(fn, None))
 
     # ---- inside -------------------------------------------------------------------
 
