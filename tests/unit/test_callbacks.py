@@ -249,13 +249,17 @@ def test_ctrl_c_inside_a_callback_comes_out_of_set_result(method: str) -> None:
     _done(2).then(lambda f: f.value()).wait(10)
 
 
-def test_ctrl_c_on_a_pool_thread_only_fails_the_child() -> None:
+def test_ctrl_c_on_another_thread_only_fails_the_child() -> None:
     """Python delivers it on the main thread; elsewhere somebody raised it."""
+    future: Future[int] = Future()
 
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    child = _done().then(interrupt)
+    on_the_pool = _done().then(interrupt)
+    assert isinstance(on_the_pool.exception(10), KeyboardInterrupt)
+    child = future.then(interrupt)
+    assert Running(lambda: future.set_result(1)).outcome() is None
     assert isinstance(child.exception(10), KeyboardInterrupt)
     assert _done(1).then(lambda f: f.value()).wait(10) == 1
 

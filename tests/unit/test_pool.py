@@ -117,6 +117,26 @@ def test_a_waiting_thread_is_replaced() -> None:
     assert all(block.error is None for block in blocks)
 
 
+def test_a_task_that_is_queued_already_starts_when_a_thread_waits() -> None:
+    """The thread may wait for that very task."""
+    with _pool(core_threads=1, max_threads=2) as pool:
+        running, may_wait, ran, ended = Gate(), Gate(), Gate(), Gate()
+
+        def wait_for_the_next() -> None:
+            running.set()
+            may_wait.pass_through()
+            with pool.blocking():
+                ran.pass_through()
+            ended.set()
+
+        pool.submit(wait_for_the_next)
+        running.pass_through()
+        pool.submit(ran.set)
+        assert "1 tasks queued" in repr(pool)
+        may_wait.set()
+        ended.pass_through()
+
+
 def test_the_last_possible_wait_is_refused_with_the_way_out() -> None:
     """It would leave no thread to run what everybody waits for."""
     with _pool(core_threads=1, max_threads=3) as pool:
