@@ -137,9 +137,12 @@ def test_callbacks_run_one_at_a_time_in_the_order_their_parents_completed(
 
     parts = run_together(*(lambda part=part: register(part) for part in range(3)))
     order = random.Random(seed).sample(range(600), 600)
-    assert run_together(
-        *(lambda part=part: completer.complete(order[part::8]) for part in range(8))
-    ) == [None] * 8
+    assert (
+        run_together(
+            *(lambda part=part: completer.complete(order[part::8]) for part in range(8))
+        )
+        == [None] * 8
+    )
     for child in itertools.chain(*parts):
         child.wait(10)
     completer.join()
