@@ -17,12 +17,16 @@ from rpcfut._error_codec import encode_error
 from rpcfut._errors import DecodeError, Origin
 from rpcfut._future import Future
 from rpcfut._future_core import add_hook, completion_of_done
-from rpcfut._staging import Staging, place
-from rpcfut._streams import enter_scope, used_devices
+from rpcfut._staging import Staging, place, require_device
+from rpcfut._streams import enter_scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
+
+    from rpcfut._codec import Place
+    from rpcfut._devices import Device
     from rpcfut._exposed import ExposedTable
     from rpcfut._streams import Scope
     from rpcfut._watcher import DeviceWatcher
@@ -62,13 +66,13 @@ class Dispatcher:
         """
         answer = _Answer(self._worker, self._endpoint, self._watcher, call, caller)
         try:
-            with own_streams():
-                self._run(call, answer)
+            with own_streams() as scope:
+                self._run(call, answer, scope)
         except BaseException as error:  # noqa: BLE001 - travels to the caller
             answer.fail(error)
 
-    def _run(self, call: IncomingCall, answer: _Answer) -> None:
-        request = decode(call.body, call.buffers, place=place)
+    def _run(self, call: IncomingCall, answer: _Answer, scope: Scope) -> None:
+        request = decode(call.body, call.buffers, place=place_in(scope))
         match request:
             case [str() as name, list() as args, dict() as kwargs]:
                 pass
@@ -150,14 +154,12 @@ class _Answer:
 
 
 @contextmanager
-def own_streams(future: Future[Any] | None = None) -> Iterator[Scope | None]:
+def own_streams(future: Future[Any] | None = None) -> Iterator[Scope]:
     """Run what is inside on pool streams, behind the marks of a future if given.
 
-    Without a used device this does nothing.
+    Devices that are not used yet get their stream when a value arrives there: see
+    `place_in`.
     """
-    if not used_devices():
-        yield None
-        return
     done = completion_of_done(future) if future is not None else None
     scope = enter_scope(
         _callbacks.runtime().streams.lease,
@@ -168,3 +170,14 @@ def own_streams(future: Future[Any] | None = None) -> Iterator[Scope | None]:
         yield scope
     finally:
         scope.leave()
+
+
+def place_in(scope: Scope) -> Place:
+    """What puts received tensors on their devices, on the scope's streams."""
+
+    def place_on_stream(tensor: torch.Tensor, device: Device) -> torch.Tensor:
+        require_device(device)
+        scope.add((device,))
+        return place(tensor, device)
+
+    return place_on_stream

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from rpcfut import _callbacks
 from rpcfut._codec import decode
 from rpcfut._completion import Completion, completion_of
-from rpcfut._dispatch import own_streams
+from rpcfut._dispatch import own_streams, place_in
 from rpcfut._error_codec import decode_error
 from rpcfut._errors import LifecycleError, Origin, PeerLostError, RpcTimeoutError
 from rpcfut._future import Future
@@ -18,6 +18,7 @@ from rpcfut_transport import PeerLost
 
 if TYPE_CHECKING:
     from rpcfut._call_info import CallInfo
+    from rpcfut._codec import Place
     from rpcfut_transport import ClosedError
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class Reply(Generic[T]):
     def on_result(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
         """Decode the value: on the pool if that may run user code or touch a device."""
         if body and body[0] in _PLAIN:
-            completion = self._decode(body, buffers)
+            completion = self._decode(body, buffers, place)
             complete(self.future, completion, _callbacks.run_on_pool)
         else:
             _callbacks.run_on_pool(lambda: self._decode_on_streams(body, buffers))
@@ -75,16 +76,15 @@ class Reply(Generic[T]):
     ) -> None:
         try:
             with own_streams() as scope:
-                completion = self._decode(body, buffers)
-                if scope is not None:
-                    marks = (*completion.marks, *scope.record_given())
-                    completion = completion._replace(marks=marks)
+                completion = self._decode(body, buffers, place_in(scope))
+                marks = (*completion.marks, *scope.record_given())
+                completion = completion._replace(marks=marks)
         except BaseException as error:  # noqa: BLE001 - a device failed; not lost
             completion = Completion(failure_of(error))
         complete(self.future, completion, _callbacks.run_after)
 
     def _decode(
-        self, body: memoryview, buffers: list[bytes | memoryview]
+        self, body: memoryview, buffers: list[bytes | memoryview], place: Place
     ) -> Completion:
         try:
             value = decode(body, buffers, place=place)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rpcfut._devices import CPU, Device, parse_device
+from rpcfut._devices import Device, parse_device
 from rpcfut._errors import DecodeError
 from rpcfut._streams import Mark, record_current, used_devices
 
@@ -58,20 +58,22 @@ class Staging:
         return record_current(self._devices)
 
 
-def place(tensor: torch.Tensor, device: Device) -> torch.Tensor:
-    """Copy a received host tensor to a device, on its current stream there.
+def require_device(device: Device) -> None:
+    """Refuse a device that this process does not have.
 
     Raises:
-        DecodeError: When this process has no such device.
+        DecodeError: When there is no such device.
     """
-    if device == CPU:
-        return tensor
     if device.type == "cuda" and device.index >= torch.cuda.device_count():
         raise DecodeError(
             f"a tensor of {device} arrived at a worker that sees "
             f"{torch.cuda.device_count()} CUDA devices; send tensor.cpu(), or give "
             "this worker the device"
         )
+
+
+def place(tensor: torch.Tensor, device: Device) -> torch.Tensor:
+    """Copy a received host tensor to a device, on its current stream there."""
     # From pageable memory this returns once the driver has its own copy of the bytes.
     return tensor.to(str(device), non_blocking=True)
 

@@ -156,19 +156,50 @@ def wait_marks(
 
 
 class Scope:
-    """The streams that a callback was given, by `enter_scope`; owner thread only."""
+    """Streams of our own that are current for a while; owner thread only.
 
-    __slots__ = ("_given", "_leases", "_undo")
+    Args:
+        lease: Gives a pool stream of a device and what returns it.
+    """
+
+    __slots__ = ("_given", "_lease", "_leases", "_undo")
 
     def __init__(
-        self,
-        given: dict[Device, Any],
-        leases: list[Callable[[], None]],
-        undo: list[Callable[[], None]],
+        self, lease: Callable[[Device], tuple[Any, Callable[[], None]]]
     ) -> None:
-        self._given = given
-        self._leases = leases
-        self._undo = undo
+        self._lease = lease
+        self._given: dict[Device, Any] = {}
+        self._leases: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], None]] = []
+
+    def add(
+        self,
+        devices: Iterable[Device],
+        *,
+        streams: Mapping[Device, Any] | None = None,
+        current: Device | None = None,
+    ) -> None:
+        """Give more devices a stream of their own; those that have one keep it.
+
+        Args:
+            devices: The devices.
+            streams: Streams to use instead of a pool stream, per device.
+            current: The device to make current, if it is among them.
+        """
+        added: dict[str, dict[Device, Any]] = {}
+        for device in (*(streams or ()), *devices):
+            if device in self._given:
+                continue
+            if streams is not None and device in streams:
+                stream = streams[device]
+            else:
+                stream, release = self._lease(device)
+                self._leases.append(release)
+            self._given[device] = stream
+            added.setdefault(device.type, {})[device] = stream
+        for device_type, new in added.items():
+            chosen = current if current in new else None
+            self._undo.append(_seams[device_type].make_current(new, chosen))
 
     def record_given(self) -> tuple[Mark, ...]:
         """One mark on every stream that was given, and on devices first used inside.
@@ -212,35 +243,13 @@ def enter_scope(
     Returns:
         The scope, to be left on the same thread.
     """
-    given: dict[Device, Any] = dict(streams or {})
-    in_play = {m.device: None for m in marks}
-    in_play.update(dict.fromkeys(devices))
-    in_play.update(dict.fromkeys(used_devices()))
-    leases: list[Callable[[], None]] = []
-    undo: list[Callable[[], None]] = []
-    scope = Scope(given, leases, undo)
+    scope = Scope(lease)
+    in_play = (*(mark.device for mark in marks), *devices, *used_devices())
     current = next((r.device for r in refs if r.device.type != "cpu"), None)
     try:
-        for device in in_play:
-            if device not in given:
-                given[device], release = lease(device)
-                leases.append(release)
-        _make_current(given, current, undo)
+        scope.add(in_play, streams=streams, current=current)
         wait_marks(marks, refs)
     except BaseException:
         scope.leave()  # or this thread would keep streams that are not its own
         raise
     return scope
-
-
-def _make_current(
-    given: Mapping[Device, Any],
-    current: Device | None,
-    undo: list[Callable[[], None]],
-) -> None:
-    by_type: dict[str, dict[Device, Any]] = {}
-    for device, stream in given.items():
-        by_type.setdefault(device.type, {})[device] = stream
-    for device_type, streams in by_type.items():
-        chosen = current if current is not None and current in streams else None
-        undo.append(_seams[device_type].make_current(streams, chosen))
