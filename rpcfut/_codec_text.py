@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from rpcfut._known_types import steps, type_name
+from rpcfut._derived import registration_line
+from rpcfut._known_types import steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,22 +34,16 @@ def hint(value: object) -> str:
         if isinstance(value, kinds):
             return text
     kind = type(value)
-    name = type_name(kind)
+    line = registration_line(kind)
     if hasattr(kind, "__cuda_array_interface__") or hasattr(kind, "__dlpack__"):
-        return (
-            f"has no wire format; send torch.as_tensor(x), or call "
-            f"rpcfut.register_type({name}, flatten, unflatten)"
-        )
+        return f"has no wire format; send torch.as_tensor(x), or call {line}"
     for base in (str, int, float, list, dict, tuple, set, bytes):
         if issubclass(kind, base):
             return (
                 f"is a subclass of {base.__name__} without a wire format; send "
-                f"{base.__name__}(x), or call rpcfut.register_type({name}, ...)"
+                f"{base.__name__}(x), or call {line}"
             )
-    return (
-        "has no wire format; on both workers call "
-        f"rpcfut.register_type({name}, flatten, unflatten)"
-    )
+    return f"has no wire format; on both workers call {line}"
 
 
 def path_to(chain: Sequence[object], root: str) -> str:

@@ -36,6 +36,17 @@ def wire_name(kind: type) -> str:
     return f"{module}:{kind.__qualname__}"
 
 
+def registration_line(kind: type) -> str:
+    """The line that registers a type, to be written beside its class."""
+    is_derivable = (
+        issubclass(kind, enum.Enum)
+        or (issubclass(kind, tuple) and is_named_tuple(kind))
+        or field_names(kind) is not None
+    )
+    functions = "" if is_derivable else ", flatten, unflatten"
+    return f"rpcfut.register_type({kind.__qualname__}{functions})"
+
+
 def derived_form(
     kind: type,
 ) -> tuple[Rule, Callable[..., object], Callable[..., Any]]:

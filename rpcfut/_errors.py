@@ -89,7 +89,7 @@ class ExtractionError(RpcError, TypeError):
             lines.append(f"  worker:   {worker}")
         if call is not None:
             lines.append(f"  call:     {call}")
-        lines.append(f"  to fix:   {fix}")
+        lines.append("  to fix:   " + fix.replace("\n", "\n            "))
         super().__init__("\n".join(lines))
         self.type_name = type_name
         self.path = path

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from rpcfut._derived import registration_line
 from rpcfut._devices import CPU
 from rpcfut._errors import ExtractionError, Origin
 from rpcfut._known_types import Rule, itself, mapping_parts, steps, type_name
@@ -186,10 +187,11 @@ def _unknown(root: object, types: Snapshot, origin: Origin) -> ExtractionError:
     if issubclass(kind, torch.nn.Module):
         fix = "a module is not a value: send its state_dict()"
     else:
+        short = kind.__qualname__
         fix = (
-            f"rpcfut.register_type({name}, flatten, unflatten), or if it never "
-            f"travels @rpcfut.register_extractor({name}), or "
-            f"rpcfut.no_device_data({name}) if it holds no device memory"
+            f"{registration_line(kind)}\n"
+            f"or, if it never travels: @rpcfut.register_extractor({short})\n"
+            f"or, if it holds no device memory: rpcfut.no_device_data({short})"
         )
     return _error(origin, name, path, fix)
 

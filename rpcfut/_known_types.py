@@ -244,8 +244,12 @@ def field_names(kind: type) -> tuple[str, ...] | None:
 
 
 def type_name(kind: type) -> str:
-    """Module and qualified name, as messages give it."""
-    return f"{kind.__module__}.{kind.__qualname__}"
+    """Module and qualified name, as messages give it.
+
+    A spawned child runs the main file as ``__mp_main__``, which users never wrote.
+    """
+    module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
+    return f"{module}.{kind.__qualname__}"
 
 
 def steps(value: object) -> Iterator[tuple[str, object]]:

@@ -307,9 +307,9 @@ def test_a_flatten_that_raises_is_an_encode_error_with_the_path() -> None:
 REFUSED: list[tuple[object, str]] = [
     (memoryview(b"x"), "send bytes(x)"),
     (types.MappingProxyType({}), "send dict(x)"),
-    (Point(1, 2), "register_type(tests.support.types.Point"),
-    (Layer(), "register_type(tests.support.types.Layer"),
-    (Colour.RED, "register_type(tests.support.types.Colour"),
+    (Point(1, 2), "register_type(Point"),
+    (Layer(), "register_type(Layer"),
+    (Colour.RED, "register_type(Colour"),
     (type("Count", (int,), {})(1), "cannot tell"),
     (lambda: 1, "is a function; send its name"),
     (Opaque, "is a class; send its name"),

@@ -328,11 +328,11 @@ def test_the_message_says_where_and_what_to_do() -> None:
     assert error.worker == "trainer1"
     assert error.call == "step() for worker 'server'"
     assert error.what == "the return value of the then() callback"
-    name = "tests.support.types.Opaque"
+    assert error.type_name == "tests.support.types.Opaque"
     assert error.fix == (
-        f"rpcfut.register_type({name}, flatten, unflatten), or if it never travels "
-        f"@rpcfut.register_extractor({name}), or rpcfut.no_device_data({name}) "
-        "if it holds no device memory"
+        "rpcfut.register_type(Opaque, flatten, unflatten)\n"
+        "or, if it never travels: @rpcfut.register_extractor(Opaque)\n"
+        "or, if it holds no device memory: rpcfut.no_device_data(Opaque)"
     )
     assert "to fix:" in str(error)
 
