@@ -149,7 +149,7 @@ def test_the_last_possible_wait_is_refused_with_the_way_out() -> None:
         last.ended.pass_through()
         assert isinstance(last.error, PoolExhaustedError)
         assert "2 of 3 threads of pool 'test'" in str(last.error)
-        assert "then_async()" in str(last.error)
+        assert "chain with then()" in str(last.error)
         assert _run(pool, lambda: 1) == 1
         for block in blocks:
             block.may_end.set()
