@@ -30,7 +30,7 @@ class _Job:
     action: Callable[[], None]
     on_error: Callable[[Exception], None]
 
-    def is_over(self) -> bool:
+    def run_if_passed(self) -> bool:
         """Run the action if all marks have passed; whether the job is done with."""
         try:
             self.marks = [mark for mark in self.marks if not mark.event.query()]
@@ -78,7 +78,7 @@ class DeviceWatcher:
                 it.
         """
         job = _Job(list(marks), action, on_error)
-        if job.is_over():
+        if job.run_if_passed():
             return
         with self._changed:
             is_closed = self._is_closed
@@ -117,7 +117,7 @@ class DeviceWatcher:
                 self._new.clear()
                 if self._is_closed:
                     break
-            still = [job for job in jobs if not self._is_over(job)]
+            still = [job for job in jobs if not self._run_if_passed(job)]
             if len(still) < len(jobs):
                 poll_s = _FIRST_POLL_S
             else:
@@ -126,9 +126,9 @@ class DeviceWatcher:
         for job in jobs:
             self._give_up(job)
 
-    def _is_over(self, job: _Job) -> bool:
+    def _run_if_passed(self, job: _Job) -> bool:
         try:
-            return job.is_over()
+            return job.run_if_passed()
         except Exception:  # noqa: BLE001 - a faulty on_error, not the others' fault
             self._log_fault()
             return True
