@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from rpcfut._decode import decode
 from rpcfut._encode import Encoded, encode
-from rpcfut._tensor_codec import Place, Stage
-from rpcfut_transport._buffers import Buffer
+from rpcfut._tensor_codec import Place
 
-__all__ = ["Buffer", "Encoded", "Place", "Stage", "decode", "encode"]
+__all__ = ["Encoded", "Place", "decode", "encode"]

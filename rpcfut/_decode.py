@@ -18,7 +18,7 @@ from rpcfut._wire_types import COMPOUNDS, SCALARS, join_struct, read_int
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rpcfut_transport._buffers import Buffer
+    from rpcfut_transport import Buffer
 
 # What readers and joiners raise on bytes that make no sense.
 _SENSELESS: Final = (

@@ -21,7 +21,7 @@ from rpcfut._staging import Staging, place, require_device
 from rpcfut._streams import enter_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import torch
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rpcfut._exposed import ExposedTable
     from rpcfut._streams import Scope
     from rpcfut._watcher import DeviceWatcher
-    from rpcfut_transport import Endpoint, IncomingCall
+    from rpcfut_transport import Buffer, Endpoint, IncomingCall
 
 _log = logging.getLogger("rpcfut.dispatch")
 
@@ -116,7 +116,7 @@ class _Answer:
         encoded = encode(result, stage=staging.stage, origin=self._origin())
         self._watcher.when_passed(
             staging.marks(),
-            lambda: self._send(encoded.body, encoded.buffers),
+            lambda: self._send(*encoded),
             self.fail,
         )
 
@@ -141,7 +141,9 @@ class _Answer:
         body = encode_error(error, worker=self._worker, function=self.function)
         self._send(body, (), is_error=True)
 
-    def _send(self, body: Any, buffers: Any, *, is_error: bool = False) -> None:
+    def _send(
+        self, body: Buffer, buffers: Sequence[Buffer], *, is_error: bool = False
+    ) -> None:
         self._endpoint.reply(self._call, is_error=is_error, body=body, buffers=buffers)
 
     def _origin(self) -> Origin:

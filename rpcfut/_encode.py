@@ -29,7 +29,7 @@ from rpcfut._wire_types import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rpcfut_transport._buffers import Buffer
+    from rpcfut_transport import Buffer
 
 _PLAIN: Final = frozenset({type(None), bool, int, float, str})
 _TEXT: Final = frozenset({str})

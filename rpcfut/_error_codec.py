@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import torch
 
     from rpcfut._devices import Device
-    from rpcfut_transport._buffers import Buffer
+    from rpcfut_transport import Buffer
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from rpcfut._tensor_codec import IN_PLACE_MIN_NBYTES, allocate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rpcfut_transport._buffers import Buffer
+    from rpcfut_transport import Buffer
 
 # Numbers, texts and times; no objects, no records, nothing that names a type.
 _DTYPE = re.compile(r"[<>|=]?(?:[?biufcSU]\d+|[mM]8(?:\[[0-9]*[a-zA-Zμ]{1,2}\])?)")

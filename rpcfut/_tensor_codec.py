@@ -22,7 +22,7 @@ import torch
 
 from rpcfut._devices import CPU, Device, parse_device
 from rpcfut._memory import is_pinned
-from rpcfut_transport._buffers import Buffer
+from rpcfut_transport import Buffer
 
 Stage: TypeAlias = Callable[[torch.Tensor], Buffer]
 Place: TypeAlias = Callable[[torch.Tensor, Device], torch.Tensor]
