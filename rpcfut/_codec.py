@@ -4,7 +4,7 @@ Theory of operation. *Encoding* lowers a value to what msgpack writes by itself,
 table in `_wire_codes`, and packs that in one pass; lists and dicts of plain values are
 packed as they are. The containers that are being lowered stand in a list: it bounds
 the depth, finds cycles, and becomes the path in a message when something is refused.
-*Decoding* unpacks in one pass and then raises the marked lists, with the same bound.
+*Decoding* unpacks in one pass and then lifts the marked lists, with the same bound.
 
 Bulk (elements of tensors and arrays, long bytes) never goes through msgpack: the body
 holds the index of a buffer. Nothing is imported, and no type is looked up by a name

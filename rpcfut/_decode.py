@@ -12,7 +12,13 @@ from rpcfut import _numpy_codec
 from rpcfut._errors import DecodeError, RpcError
 from rpcfut._registry import TYPES
 from rpcfut._tensor_codec import Place, join_tensor
-from rpcfut._wire_codes import MAX_BODY_NBYTES, MAX_CONTAINERS, MAX_DEPTH, Code
+from rpcfut._wire_codes import (
+    FIRST_MARK,
+    MAX_BODY_NBYTES,
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    Code,
+)
 from rpcfut._wire_types import COMPOUNDS, SCALARS, join_struct, read_int
 
 if TYPE_CHECKING:
@@ -43,9 +49,9 @@ class _Mark:
 
 
 _READ_MARKS: Final[dict[int, _Mark]] = {
-    code: _Mark(code) for code in Code if code >= 32
+    code: _Mark(code) for code in Code if code >= FIRST_MARK
 }
-_RAISED: Final = frozenset({list, dict, _Mark})
+_LIFTED: Final = frozenset({list, dict, _Mark})
 _READERS: Final[dict[int, Callable[[bytes], object]]] = {
     **{scalar.code: scalar.read for scalar in SCALARS.values()},
     Code.INT: read_int,
@@ -77,7 +83,7 @@ def decode(body: Buffer, buffers: Sequence[Buffer], *, place: Place) -> object:
             is not registered here.
     """
     decoder = _Decoder(buffers, place)
-    return decoder.finish(decoder.raise_(_unpack(body), 0))
+    return decoder.finish(decoder.lift(_unpack(body), 0))
 
 
 def _unpack(body: Buffer) -> object:
@@ -164,7 +170,7 @@ class _Decoder:
             )
         return value
 
-    def raise_(self, raw: Any, depth: int) -> object:
+    def lift(self, raw: Any, depth: int) -> object:
         """Turn what msgpack read into the value; plain containers stay as they are."""
         kind = type(raw)
         if kind is _Mark:
@@ -174,19 +180,19 @@ class _Decoder:
         if depth >= MAX_DEPTH:
             raise DecodeError(f"nested too deeply: {MAX_DEPTH} levels are allowed")
         if kind is dict:
-            return self._raise_dict(raw, depth)
-        if _RAISED.isdisjoint(map(type, raw)):
+            return self._lift_dict(raw, depth)
+        if _LIFTED.isdisjoint(map(type, raw)):
             return raw
         if type(raw[0]) is _Mark:
-            parts = [self.raise_(part, depth + 1) for part in raw[1:]]
+            parts = [self.lift(part, depth + 1) for part in raw[1:]]
             return self._join(raw[0].code, parts)
-        raw[:] = [self.raise_(part, depth + 1) for part in raw]
+        raw[:] = [self.lift(part, depth + 1) for part in raw]
         return raw
 
-    def _raise_dict(self, raw: dict[str, Any], depth: int) -> object:
-        if not _RAISED.isdisjoint(map(type, raw.values())):
+    def _lift_dict(self, raw: dict[str, Any], depth: int) -> object:
+        if not _LIFTED.isdisjoint(map(type, raw.values())):
             for key, item in raw.items():
-                raw[key] = self.raise_(item, depth + 1)
+                raw[key] = self.lift(item, depth + 1)
         return raw
 
     def _join(self, code: Code, parts: list[Any]) -> object:

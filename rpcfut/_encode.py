@@ -15,7 +15,13 @@ from rpcfut._extract import extract
 from rpcfut._known_types import type_name
 from rpcfut._registry import TYPES, WireFormat
 from rpcfut._tensor_codec import Stage, split_tensor, tensor_refusal
-from rpcfut._wire_codes import INLINE_NBYTES, MAX_BODY_NBYTES, MAX_DEPTH, Code
+from rpcfut._wire_codes import (
+    FIRST_MARK,
+    INLINE_NBYTES,
+    MAX_BODY_NBYTES,
+    MAX_DEPTH,
+    Code,
+)
 from rpcfut._wire_types import (
     COMPOUNDS,
     SCALARS,
@@ -33,7 +39,9 @@ if TYPE_CHECKING:
 
 _PLAIN: Final = frozenset({type(None), bool, int, float, str})
 _TEXT: Final = frozenset({str})
-_MARKS: Final = {code: msgpack.ExtType(code, b"") for code in Code if code >= 32}
+_MARKS: Final = {
+    code: msgpack.ExtType(code, b"") for code in Code if code >= FIRST_MARK
+}
 
 
 class Encoded(NamedTuple):

@@ -63,6 +63,8 @@ MAX_BODY_NBYTES: Final = 64 << 20
 MAX_CONTAINERS: Final = 1 << 21
 # Longer bytes travel in buffers of their own.
 INLINE_NBYTES: Final = 64 << 10
+# The first code of a mark; the ones below are those of scalars.
+FIRST_MARK: Final = 32
 
 
 class Code(enum.IntEnum):
