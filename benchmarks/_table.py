@@ -66,7 +66,7 @@ def show(machine: Mapping[str, object], results: Sequence[Result]) -> None:
 
 def _show_rich(machine: Mapping[str, object], results: Sequence[Result]) -> None:
     from rich.console import Console  # noqa: PLC0415 - an optional extra
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415 - as above
 
     console = Console(highlight=False, markup=False)
     table = Table(*_HEAD)

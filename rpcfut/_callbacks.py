@@ -70,7 +70,7 @@ def runtime() -> CallbackRuntime:
 @contextmanager
 def isolated_runtime() -> Iterator[CallbackRuntime]:
     """Give the futures of a test a runtime of their own."""
-    global _runtime  # noqa: PLW0603
+    global _runtime  # noqa: PLW0603 - as above
     with _runtime_lock:
         saved, _runtime = _runtime, CallbackRuntime()
         mine = _runtime

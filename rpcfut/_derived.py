@@ -56,7 +56,7 @@ def derived_form(
     if issubclass(kind, enum.Enum):
         return leaf, lambda member: member._name_, kind.__getitem__
     if issubclass(kind, tuple) and is_named_tuple(kind):
-        return itself, tuple, kind._make  # type: ignore[attr-defined]
+        return itself, tuple, kind._make  # type: ignore[attr-defined]  # a named tuple has it
     names = field_names(kind)
     if names is None:
         raise TypeError(

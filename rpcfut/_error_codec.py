@@ -111,7 +111,7 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 def _members(error: BaseException) -> tuple[BaseException, ...]:
     is_group = type(error) is ExceptionGroup
-    return error.exceptions[:_MAX_ITEMS] if is_group else ()  # type: ignore[attr-defined]
+    return error.exceptions[:_MAX_ITEMS] if is_group else ()  # type: ignore[attr-defined]  # narrowed by is_group
 
 
 def _node(
@@ -178,7 +178,7 @@ def _args(error: BaseException) -> list[bytes | str]:
             body = None
         else:
             room -= len(body)
-        cut = _clean(_ask(lambda arg=arg: str(arg), "<its __str__ raised>"), _MAX_NOTE)  # type: ignore[misc]
+        cut = _clean(_ask(lambda arg=arg: str(arg), "<its __str__ raised>"), _MAX_NOTE)  # type: ignore[misc]  # a default binds the loop's arg
         written.append(cut if body is None else body)
     return written
 
@@ -367,6 +367,6 @@ def _unicode_error(kind: type[Exception], args: tuple[object, ...]) -> Exception
     if shape != expected.get(kind):
         return None
     *_, text, start, end, _ = args
-    if not 0 <= start <= end <= len(text):  # type: ignore[operator,arg-type]
+    if not 0 <= start <= end <= len(text):  # type: ignore[operator,arg-type]  # checked by shape
         return None
     return kind(*args)

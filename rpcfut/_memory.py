@@ -70,7 +70,7 @@ def tensor_parts(tensor: torch.Tensor) -> list[object]:
         if tensor.is_quantized and tensor.qscheme() is torch.per_channel_affine:
             parts.append(tensor.q_per_channel_scales())
             parts.append(tensor.q_per_channel_zero_points())
-    elif tensor.layout is not torch._mkldnn:  # type: ignore[attr-defined]  # noqa: SLF001
+    elif tensor.layout is not torch._mkldnn:  # type: ignore[attr-defined]  # noqa: SLF001 - has no public name
         raise TypeError(f"no rule for a tensor of layout {tensor.layout}")
     return parts
 
@@ -78,7 +78,7 @@ def tensor_parts(tensor: torch.Tensor) -> list[object]:
 def subclass_parts(tensor: torch.Tensor) -> list[object]:
     """Name the inner tensors of a tensor subclass, as it tells torch's compiler."""
     flatten: Any = type(tensor).__dict__.get("__tensor_flatten__")
-    flatten = flatten or type(tensor).__tensor_flatten__  # type: ignore[attr-defined]
+    flatten = flatten or type(tensor).__tensor_flatten__  # type: ignore[attr-defined]  # only given those that have it
     names, _ = flatten(tensor)
     parts: list[object] = [getattr(tensor, name) for name in names]
     if tensor.is_leaf and tensor.requires_grad and tensor.grad is not None:

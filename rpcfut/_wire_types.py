@@ -42,7 +42,7 @@ class Compound(NamedTuple):
     join: Callable[[list[Any]], object]
 
 
-Numbers: TypeAlias = tuple[int, ...]
+_Numbers: TypeAlias = tuple[int, ...]
 
 
 def _write_text(value: object) -> bytes:
@@ -143,7 +143,7 @@ SCALARS: Final[dict[type, Scalar]] = {
 }
 
 
-def join_set(parts: list[Any]) -> set[Any]:
+def _join_set(parts: list[Any]) -> set[Any]:
     """Make a set; equal elements would mean that bytes were changed on the way."""
     made = set(parts)
     if len(made) != len(parts):
@@ -151,12 +151,12 @@ def join_set(parts: list[Any]) -> set[Any]:
     return made
 
 
-def split_dict(value: dict[Any, Any]) -> list[Any]:
+def _split_dict(value: dict[Any, Any]) -> list[Any]:
     """List keys and values in turn."""
     return [part for pair in value.items() for part in pair]
 
 
-def join_dict(parts: list[Any]) -> dict[Any, Any]:
+def _join_dict(parts: list[Any]) -> dict[Any, Any]:
     """Make a dict of keys and values in turn."""
     steps = iter(parts)
     made = dict(zip(steps, steps, strict=True))
@@ -175,14 +175,14 @@ def _require_no_attributes(value: object, *allowed: str) -> None:
 
 def _split_ordered_dict(value: OrderedDict[Any, Any]) -> list[Any]:
     _require_no_attributes(value, "_metadata")
-    return [getattr(value, "_metadata", None), *split_dict(value)]
+    return [getattr(value, "_metadata", None), *_split_dict(value)]
 
 
 def _join_ordered_dict(parts: list[Any]) -> OrderedDict[Any, Any]:
-    made: Any = OrderedDict(join_dict(parts[1:]))
+    made = OrderedDict(_join_dict(parts[1:]))
     if parts[0] is not None:
-        made._metadata = parts[0]  # noqa: SLF001 - where torch keeps it
-    return made  # type: ignore[no-any-return]
+        made._metadata = parts[0]  # type: ignore[attr-defined]  # noqa: SLF001 - where torch keeps it
+    return made
 
 
 _FACTORIES = {
@@ -199,30 +199,30 @@ def _split_default_dict(value: defaultdict[Any, Any]) -> list[Any]:
             f"has the default_factory {factory!r}; only the builtin types "
             f"{', '.join(_FACTORIES)} can travel: send dict(x)"
         )
-    return [name or None, *split_dict(value)]
+    return [name or None, *_split_dict(value)]
 
 
 def _join_default_dict(parts: list[Any]) -> defaultdict[Any, Any]:
     factory = None if parts[0] is None else _FACTORIES[parts[0]]
-    return defaultdict(factory, join_dict(parts[1:]))
+    return defaultdict(factory, _join_dict(parts[1:]))
 
 
 def _split_counter(value: Counter[Any]) -> list[Any]:
     _require_no_attributes(value)
-    return split_dict(value)
+    return _split_dict(value)
 
 
 def _join_counter(parts: list[Any]) -> Counter[Any]:
-    return Counter(join_dict(parts))
+    return Counter(_join_dict(parts))
 
 
-def _require_ints(parts: list[Any]) -> Numbers:
+def _require_ints(parts: list[Any]) -> _Numbers:
     if set(map(type, parts)) - {int}:
         raise TypeError("an integer was expected")
     return tuple(parts)
 
 
-def _split_fraction(value: Fraction) -> Numbers:
+def _split_fraction(value: Fraction) -> _Numbers:
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > (
         _FRACTION_BITS
     ):
@@ -249,8 +249,7 @@ def _split_zone(zone: dt.tzinfo | None) -> list[Any]:
     if type(zone) is not dt.timezone:
         raise TypeError(
             f"has a tzinfo of type {type(zone).__qualname__}, whose rules cannot "
-            "travel; "
-            "send x.astimezone(datetime.timezone.utc)"
+            "travel; send x.astimezone(datetime.timezone.utc)"
         )
     offset = zone.utcoffset(None)
     name = zone.tzname(None)
@@ -279,13 +278,13 @@ def _split_time(value: dt.datetime | dt.time) -> list[Any]:
 def _join_datetime(parts: list[Any]) -> dt.datetime:
     *numbers, fold, offset_us, name = parts
     zone = _join_zone(offset_us, name)
-    return dt.datetime(*_require_ints(numbers), tzinfo=zone, fold=fold)  # type: ignore[arg-type,misc]
+    return dt.datetime(*_require_ints(numbers), tzinfo=zone, fold=fold)  # type: ignore[arg-type,misc]  # any count of numbers; a wrong one is a TypeError
 
 
 def _join_time(parts: list[Any]) -> dt.time:
     *numbers, fold, offset_us, name = parts
     zone = _join_zone(offset_us, name)
-    return dt.time(*_require_ints(numbers), tzinfo=zone, fold=fold)  # type: ignore[arg-type,misc]
+    return dt.time(*_require_ints(numbers), tzinfo=zone, fold=fold)  # type: ignore[arg-type,misc]  # as above
 
 
 def _join_timezone(parts: list[Any]) -> object:
@@ -315,17 +314,13 @@ def join_struct(parts: list[Any]) -> object:
     return kind(tuple(parts[1:]))
 
 
-def _split_packed(value: PackedSequence) -> tuple[Any, ...]:
-    return tuple(value)
-
-
 COMPOUNDS: Final[dict[type, Compound]] = {
     tuple: Compound(Code.TUPLE, tuple, tuple),
-    set: Compound(Code.SET, tuple, join_set),
+    set: Compound(Code.SET, tuple, _join_set),
     frozenset: Compound(
-        Code.FROZENSET, tuple, lambda parts: frozenset(join_set(parts))
+        Code.FROZENSET, tuple, lambda parts: frozenset(_join_set(parts))
     ),
-    dict: Compound(Code.DICT, split_dict, join_dict),
+    dict: Compound(Code.DICT, _split_dict, _join_dict),
     OrderedDict: Compound(Code.ORDERED_DICT, _split_ordered_dict, _join_ordered_dict),
     defaultdict: Compound(Code.DEFAULT_DICT, _split_default_dict, _join_default_dict),
     Counter: Compound(Code.COUNTER, _split_counter, _join_counter),
@@ -352,6 +347,6 @@ COMPOUNDS: Final[dict[type, Compound]] = {
         Code.SIZE, tuple, lambda parts: torch.Size(_require_ints(parts))
     ),
     PackedSequence: Compound(
-        Code.PACKED_SEQUENCE, _split_packed, lambda parts: PackedSequence(*parts)
+        Code.PACKED_SEQUENCE, tuple, lambda parts: PackedSequence(*parts)
     ),
 }
