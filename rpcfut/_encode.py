@@ -13,6 +13,7 @@ from rpcfut._codec_text import hint, path_to
 from rpcfut._errors import EncodeError, Origin
 from rpcfut._extract import extract
 from rpcfut._known_types import type_name
+from rpcfut._memory import is_numpy_scalar, numpy_array_type
 from rpcfut._registry import TYPES, WireFormat
 from rpcfut._tensor_codec import Stage, split_tensor, tensor_refusal
 from rpcfut._wire_codes import (
@@ -80,7 +81,11 @@ def encode(
         ExtractionError: When nobody knows a type in it at all (EXT-3).
     """
     encoder = _Encoder(stage, origin, root)
-    body = _pack(encoder.lower(value), root)
+    try:
+        body = _pack(encoder.lower(value), root)
+    except (EncodeError, ExtractionError) as error:
+        # Where our walk stood says nothing; the path in the message does.
+        raise error.with_traceback(None) from error.__cause__
     if len(body) > MAX_BODY_NBYTES:
         raise EncodeError(
             f"{root} makes {len(body)} bytes without its tensors and bytes, "
@@ -212,8 +217,8 @@ class _Encoder:
 
     def _lower_rare(self, value: Any) -> object:
         kind = type(value)
-        is_array = _numpy_codec.is_array(kind)
-        if is_array or _numpy_codec.is_scalar(kind):
+        is_array = kind is numpy_array_type()
+        if is_array or is_numpy_scalar(kind):
             reason = _numpy_codec.numpy_refusal(value)
             if reason is not None:
                 self._refuse(reason)

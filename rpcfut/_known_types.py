@@ -190,12 +190,9 @@ def _tensor_rule(kind: type) -> Rule | None:
 
 
 def _numpy_rule(kind: type) -> Rule | None:
-    array, scalar = _memory.numpy_array_type(), _memory.numpy_scalar_type()
-    if array is None or scalar is None:
-        return None
-    if kind is array:
+    if kind is _memory.numpy_array_type():
         return _memory.ndarray_parts
-    return leaf if issubclass(kind, scalar) and kind.__module__ == "numpy" else None
+    return leaf if _memory.is_numpy_scalar(kind) else None
 
 
 def _tuple_rule(kind: type) -> Rule | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, NamedTuple
 
@@ -59,9 +60,7 @@ def tensor_parts(tensor: torch.Tensor) -> list[object]:
     The gradient of a leaf is among them: it is written by the same kernels, so that
     who waits for the tensor must wait for it too. It is never sent.
     """
-    parts: list[object] = []
-    if tensor.is_leaf and tensor.requires_grad and tensor.grad is not None:
-        parts.append(tensor.grad)
+    parts = _gradient(tensor)
     names = _PARTS.get(tensor.layout)
     if names is not None:
         parts.extend(getattr(tensor, name)() for name in names)
@@ -80,10 +79,12 @@ def subclass_parts(tensor: torch.Tensor) -> list[object]:
     flatten: Any = type(tensor).__dict__.get("__tensor_flatten__")
     flatten = flatten or type(tensor).__tensor_flatten__  # type: ignore[attr-defined]  # only given those that have it
     names, _ = flatten(tensor)
-    parts: list[object] = [getattr(tensor, name) for name in names]
-    if tensor.is_leaf and tensor.requires_grad and tensor.grad is not None:
-        parts.append(tensor.grad)
-    return parts
+    return [*(getattr(tensor, name) for name in names), *_gradient(tensor)]
+
+
+def _gradient(tensor: torch.Tensor) -> list[object]:
+    has_one = tensor.is_leaf and tensor.requires_grad and tensor.grad is not None
+    return [tensor.grad] if has_one else []
 
 
 def storage_parts(
@@ -118,10 +119,12 @@ def numpy_array_type() -> type | None:
     return found if isinstance(found, type) else None
 
 
-def numpy_scalar_type() -> type | None:
-    """``numpy.generic``, if this process has imported NumPy."""
-    found = getattr(sys.modules.get("numpy"), "generic", None)
-    return found if isinstance(found, type) else None
+def is_numpy_scalar(kind: type) -> bool:
+    """Whether this is one of NumPy's own scalar types."""
+    base = getattr(sys.modules.get("numpy"), "generic", None)
+    return (
+        isinstance(base, type) and issubclass(kind, base) and kind.__module__ == "numpy"
+    )
 
 
 def array_interface_parts(array: Any) -> list[object]:
@@ -142,10 +145,7 @@ def _byte_range(interface: Any) -> tuple[int, int]:
         return 0, 0
     strides = interface.get("strides")
     if strides is None:
-        nbytes = itemsize
-        for length in shape:
-            nbytes *= length
-        return 0, nbytes
+        return 0, itemsize * math.prod(shape)
     reach = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
     first = sum(step for step in reach if step < 0)
     return first, sum(step for step in reach if step > 0) + itemsize

@@ -6,11 +6,11 @@ or ``F``; a scalar: ``[dtype, bytes]``. A dtype is written as NumPy's own short 
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rpcfut._memory import numpy_array_type, numpy_scalar_type
 from rpcfut._tensor_codec import IN_PLACE_MIN_NBYTES, allocate
 
 if TYPE_CHECKING:
@@ -20,19 +20,6 @@ if TYPE_CHECKING:
 
 # Numbers, texts and times; no objects, no records, nothing that names a type.
 _DTYPE = re.compile(r"[<>|=]?(?:[?biufcSU]\d+|[mM]8(?:\[[0-9]*[a-zA-Zμ]{1,2}\])?)")
-
-
-def is_array(kind: type) -> bool:
-    """Whether this is NumPy's array type itself."""
-    return kind is numpy_array_type()
-
-
-def is_scalar(kind: type) -> bool:
-    """Whether this is one of NumPy's own scalar types."""
-    scalar = numpy_scalar_type()
-    return (
-        scalar is not None and issubclass(kind, scalar) and kind.__module__ == "numpy"
-    )
 
 
 def numpy_refusal(value: Any) -> str | None:
@@ -70,10 +57,7 @@ def join_array(parts: list[Any], take: Callable[[object], Buffer]) -> Any:
     numpy: Any = sys.modules["numpy"]
     buffer = bytearray() if index is None else take(index)
     view = memoryview(buffer)
-    numel = 1
-    for length in shape:
-        numel *= length
-    if numel * dtype.itemsize != view.nbytes:
+    if math.prod(shape) * dtype.itemsize != view.nbytes:
         raise ValueError(f"shape {shape} of {dtype} in {view.nbytes} bytes")
     if view.nbytes == 0:
         return numpy.empty(shape, dtype=dtype, order=order)

@@ -14,6 +14,7 @@ on the host no device.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
@@ -48,8 +49,6 @@ DTYPES: Final[tuple[torch.dtype, ...]] = (
 )
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 
-_SPARSE = "is sparse ({}); send its to_dense(), or its indices and values"
-
 
 def write_dtype(dtype: torch.dtype) -> bytes:
     """Write a dtype, as a value by itself.
@@ -77,7 +76,10 @@ def tensor_refusal(tensor: torch.Tensor) -> str | None:  # noqa: PLR0911 - a lis
             "is quantised; send its dequantize(), or int_repr(), scale and zero point"
         )
     if tensor.layout is not torch.strided:
-        return _SPARSE.format(tensor.layout)
+        return (
+            f"is sparse ({tensor.layout}); send its to_dense(), or its indices and "
+            "values"
+        )
     if tensor.is_meta:
         return "is on the meta device and has no data; send its shape and dtype"
     if tensor.dtype not in _DTYPE_CODES:
@@ -229,9 +231,7 @@ def _require_small_ints(*numbers: object) -> None:
 def _dense(
     dtype: torch.dtype, shape: list[int], strides: list[int], buffer: Buffer | None
 ) -> torch.Tensor:
-    numel = 1
-    for length in shape:
-        numel *= length
+    numel = math.prod(shape)
     if numel == 0:
         # torch multiplies the lengths that are not 0.
         if buffer is not None or any(n >= 1 << 31 for n in shape):
