@@ -49,7 +49,7 @@ class Origin:
         what: The value in words, as in ``"the return value of the then() callback"``.
         path_root: What its path starts with, as in ``"result"``.
         worker: Name of the worker that held the value, if it has one.
-        call: The call that it belongs to, as in ``"step() for worker 'server'"``.
+        call: The call that it belongs to, as in ``"m:step, called by worker 'w0'"``.
     """
 
     what: str
@@ -177,3 +177,9 @@ class DuplicateNameError(RendezvousError, ValueError):
 
 class LifecycleError(RpcError):
     """Called before init_rpc, after shutdown, or twice."""
+
+
+# Tracebacks name the classes as users import them.
+for _kind in tuple(vars().values()):
+    if isinstance(_kind, type) and issubclass(_kind, RpcError):
+        _kind.__module__ = "rpcfut"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rpcfut._devices import CPU, Device, parse_device
 from rpcfut._streams import seam_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import torch
 
 
@@ -25,7 +23,8 @@ class HostStream:
 
 
 HOST_STREAM = HostStream()
-Streams = Any  # a stream of any seam, or several
+Streams: TypeAlias = Any
+"""A stream of any kind of device, or a list or tuple of them, one per device."""
 
 
 def stream(device: str | int | torch.device) -> Any:
@@ -33,21 +32,24 @@ def stream(device: str | int | torch.device) -> Any:
 
     Args:
         device: ``"cpu"`` for the host's stream, of which there is one; else a device
-            with an index, on which a new non-blocking stream is made.
+            with an index, on which a new non-blocking stream is made. On CUDA that
+            takes the extra ``cuda12`` or ``cuda13``; without it the stream is one of
+            torch's pool, which others may share.
 
     Returns:
         The stream: for CUDA an ordinary ``torch.cuda.Stream``, to be used with
-        ``torch.cuda.stream(...)`` as well.
+        ``torch.cuda.stream(...)`` as well. It does not become current.
 
     Raises:
         ValueError: When the device has no index.
         LookupError: When nothing is known about devices of that type.
+        RuntimeError: When the driver refuses.
     """
     parsed = parse_device(device)
     return HOST_STREAM if parsed == CPU else seam_of(parsed).create_stream(parsed)
 
 
-def streams_by_device(streams: Streams | Iterable[Streams]) -> dict[Device, Any]:
+def streams_by_device(streams: Streams) -> dict[Device, Any]:
     """Sort the streams that a user gave by device.
 
     Raises:

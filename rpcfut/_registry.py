@@ -13,7 +13,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeVar, overload
 
 from rpcfut._derived import derived_form, rule_from, wire_name
@@ -203,16 +203,16 @@ def _with_rule(
 TYPES: Final = TypeRegistry()
 
 
-def isolated_registry() -> Any:
+def isolated_registry() -> AbstractContextManager[TypeRegistry]:
     """Context manager: registrations made inside it end with it. Process-wide."""
     return TYPES.isolated()
 
 
-def register_builtin(kind: type, rule: Rule = leaf) -> None:
-    """Give one of the library's own types a rule; again is harmless."""
+def register_builtin(kind: type) -> None:
+    """Say that one of the library's own types holds no memory; again is harmless."""
     if kind not in TYPES.snapshot.rules:
         TYPES.add_rule(
-            kind, rule, override=True, subclasses=False, place="rpcfut itself"
+            kind, leaf, override=True, subclasses=False, place="rpcfut itself"
         )
 
 

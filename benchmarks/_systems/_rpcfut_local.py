@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import rpcfut
 from benchmarks import _local
+from rpcfut._extract import extract_device
 
 if TYPE_CHECKING:
     import torch
 
     from benchmarks._systems._system import Place
-from rpcfut._extract import extract_device
 
 
 class RpcfutLocal:

@@ -10,7 +10,7 @@ import logging
 from functools import cache
 from typing import Any
 
-_log = logging.getLogger("rpcfut.transport.device")
+_log = logging.getLogger(__name__)
 
 
 @cache
