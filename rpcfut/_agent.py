@@ -87,6 +87,7 @@ class Agent:
         options: AgentOptions | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self.store: object = None  # kept open for those that still join, see `_api`
         self.info = WorkerInfo(record.name, record.rank)
         self._options = options or AgentOptions()
         self._exposed = exposed
@@ -105,9 +106,10 @@ class Agent:
         self._changed = threading.Condition()
         self._serving = 0
         self._away: set[int] = set()  # ranks that are ready to leave, left, or lost
+        self._blind: set[int] = set()  # ranks that cannot see this process end
         self._is_closed = False
         # Unlike atexit, this also runs at the end of a multiprocessing child.
-        self._at_exit = Finalize(None, self.close, exitpriority=0)
+        self._at_exit = Finalize(None, self._close_at_exit, exitpriority=0)
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "running"
@@ -139,6 +141,7 @@ class Agent:
                 f"{mine.name!r}; so far all workers must be on one host"
             )
         if not mine.sees_pids_of(record):
+            self._blind.add(record.rank)
             _log.warning(
                 "worker %r is in another pid namespace: if it is killed, calls to it "
                 "end by their timeouts only",
@@ -289,12 +292,22 @@ class Agent:
 
     def close(self) -> None:
         """Leave at once: pending calls fail, threads end. Idempotent, bounded."""
+        self._close(self._others())
+
+    def _close_at_exit(self) -> None:
+        """Leave because the process ends, perhaps by an error: that is no goodbye.
+
+        Peers that watch this process see it end, and say so. The others are told.
+        """
+        self._close(self._blind)
+
+    def _close(self, told: set[int]) -> None:
         with self._changed:
             if self._is_closed:
                 return
             self._is_closed = True
         self._at_exit.cancel()
-        for rank in self._others():
+        for rank in told:
             self._endpoint.send_notice(rank, Kind.GOODBYE)
         self._endpoint.close()
         self._watcher.close(_CLOSE_S)
@@ -322,17 +335,19 @@ def _encode_request(
     request = [name, list(args), dict(kwargs or {})]
     try:
         encoded = encode(request, stage=staging.stage)
-    except Exception:
-        for root, part in (("args", args), ("kwargs", kwargs or {})):
-            origin = Origin(
-                what=f"the arguments of {name}",
-                path_root=root,
-                worker=about.worker,
-                call=str(about),
-            )
-            encode(part, stage=staging.stage, origin=origin)
-        raise
-    return encoded.body, encoded.buffers
+    except Exception as error:  # noqa: BLE001 - raised again, better or as it is
+        failed = error
+    else:
+        return encoded.body, encoded.buffers
+    for root, part in (("args", args), ("kwargs", kwargs or {})):
+        origin = Origin(
+            what=f"the arguments of {name}",
+            path_root=root,
+            worker=about.worker,
+            call=str(about),
+        )
+        encode(part, stage=staging.stage, origin=origin)  # says where it failed
+    raise failed
 
 
 def _refused(error: TransportError, about: CallInfo) -> Exception:

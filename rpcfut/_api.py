@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from rpcfut._agent import Agent, AgentOptions
 from rpcfut._errors import LifecycleError, RendezvousError
 from rpcfut._exposed import ExposedTable
-from rpcfut._rendezvous import Rendezvous, open_store
+from rpcfut._rendezvous import Rendezvous
+from rpcfut._store import open_store
 from rpcfut_transport import (
     MonotonicClock,
     TransportError,
@@ -121,7 +122,10 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
             timeout_s=join_timeout_s,
         )
         process.groups += 1
-        process.agent = _join(name, rank, rendezvous, process.exposed, options)
+        agent = _join(name, rank, rendezvous, process.exposed, options)
+        # Rank 0 may be the store's server, and others may still be reading from it.
+        agent.store = store
+        process.agent = agent
     finally:
         process.is_joining = False
 

@@ -15,6 +15,7 @@ from rpcfut._known_types import steps
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_SHOWN_STEPS = 8  # of a path, at each end
 _HINTS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
     (memoryview, "is a view of memory; send bytes(x)"),
     (types.MappingProxyType, "is a view of a dict; send dict(x)"),
@@ -53,10 +54,11 @@ def path_to(chain: Sequence[object], root: str) -> str:
         chain: Objects, each held by the one before.
         root: What the first is called.
     """
-    path = root
-    for holder, held in pairwise(chain):
-        path += _step(holder, held)
-    return path
+    parts = [_step(holder, held) for holder, held in pairwise(chain)]
+    if len(parts) > 2 * _SHOWN_STEPS:
+        left_out = f" ... {len(parts) - 2 * _SHOWN_STEPS} more ... "
+        parts[_SHOWN_STEPS:-_SHOWN_STEPS] = [left_out]
+    return root + "".join(parts)
 
 
 def _step(holder: object, held: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rpcfut._errors import DeviceMismatchError, ExtractionError
@@ -40,13 +41,9 @@ def completion_of(
         The completion; a failed one if the value holds a type that nobody knows (EXT-3)
         or lies on a device that was not declared.
     """
-    try:
-        refs = extract_device(value)
-    except ExtractionError:
-        try:
-            refs = extract_device(value, origin=origin())
-        except ExtractionError as error:
-            return Completion(failure_of(error))
+    refs = _find_refs(value, origin)
+    if isinstance(refs, ExtractionError):
+        return Completion(failure_of(refs))
     if not refs:
         return Completion(Value(value))
     if devices is not None:
@@ -54,6 +51,18 @@ def completion_of(
         if not used <= devices:
             return Completion(failure_of(_mismatch(used, devices, origin())))
     return Completion(Value(value), record_marks(refs), refs)
+
+
+def _find_refs(
+    value: Any, origin: Callable[[], Origin]
+) -> list[DataRef] | ExtractionError:
+    with suppress(ExtractionError):
+        return extract_device(value)
+    try:  # once more, with words for the message
+        return extract_device(value, origin=origin())
+    except ExtractionError as error:
+        # Where our walk stood says nothing; the path in the message does.
+        return error.with_traceback(None)
 
 
 def _mismatch(

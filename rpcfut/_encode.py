@@ -10,7 +10,7 @@ import torch
 
 from rpcfut import _numpy_codec
 from rpcfut._codec_text import hint, path_to
-from rpcfut._errors import EncodeError, Origin
+from rpcfut._errors import EncodeError, ExtractionError, Origin
 from rpcfut._extract import extract
 from rpcfut._known_types import type_name
 from rpcfut._memory import is_numpy_scalar, numpy_array_type

@@ -14,6 +14,7 @@ from __future__ import annotations
 import builtins
 import re
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import msgpack
@@ -156,7 +157,11 @@ def _clean(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    return "".join(traceback.format_tb(error.__traceback__, limit=-_MAX_FRAMES))
+    """The frames, without those of ours that called the function."""
+    frames = traceback.extract_tb(error.__traceback__)
+    while frames and frames[0].filename.startswith(_OWN_FOLDER):
+        del frames[0]
+    return "".join(traceback.format_list(frames[-_MAX_FRAMES:]))
 
 
 def _notes(error: BaseException) -> list[str]:
@@ -291,7 +296,7 @@ class _Node:
             )
         for note in self._fields["notes"][:_MAX_ITEMS]:
             error.add_note(_clean(note, _RECEIVED_TEXT))
-        if remote_traceback or self._number == 0:
+        if remote_traceback or (self._number == 0 and self._fields["type"] not in _OWN):
             where = f"worker {worker!r}, function {function!r}"
             error.add_note(f"{_TRACEBACK_NOTE} ({where}):\n{remote_traceback}".rstrip())
         error.__cause__ = self._linked("cause")
@@ -332,6 +337,7 @@ class _Node:
 
 
 _TRACEBACK_NOTE = "remote traceback"
+_OWN_FOLDER = f"{Path(__file__).parent}/"
 
 
 def _is_traceback_note(text: str) -> bool:

@@ -55,14 +55,17 @@ class ExposedTable:
 
         Raises:
             FunctionRefusedError: When it has no name that a peer could use.
-            ValueError: When another function has that name.
+            ValueError: When another function was given that name. A function that is
+                defined again under its old path replaces the old one.
         """
         if function is None:
             return lambda f: self.expose(f, name=name)
         key = name if name is not None else function_path(function)
         with self._lock:
             known = self._functions.get(key)
-            if known is not None and not _is_same(known, function):
+            # A path names one function: another one there is its new definition, as
+            # when a cell of a notebook is run again. A given name may be a mistake.
+            if name is not None and known is not None and not _is_same(known, function):
                 raise ValueError(
                     f"{key!r} is exposed already, as {known!r}; pass name= to give "
                     f"{function!r} another name"
@@ -122,6 +125,11 @@ def function_path(function: Callable[..., Any]) -> str:
     qualname = getattr(function, "__qualname__", None)
     if not callable(function):
         raise FunctionRefusedError(f"not a function: {function!r}")
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise FunctionRefusedError(
+            f"cannot expose or call {qualname}: `async def` functions and generators "
+            "cannot answer calls yet; return a value or an rpcfut.Future"
+        )
     if inspect.ismethod(function):
         raise FunctionRefusedError(
             f"cannot call the bound method {qualname} on another worker: its object "

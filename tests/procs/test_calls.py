@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 
 import pytest
 
@@ -79,3 +80,20 @@ def test_rpc7_a_stopped_peer_is_not_lost() -> None:
         assert not group[0].results.poll(1)
         os.kill(group[1].process.pid, signal.SIGCONT)
         assert [child.result() for child in group] == ["left", "left"]
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_rpc1_ranks_meet_over_tcp_whoever_leaves_first(turn: int) -> None:
+    """RPC-1: rank 0 hosts the store and keeps it until it leaves."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with children(remote.meet_over_tcp, 3, f"tcp://127.0.0.1:{port}") as group:
+        assert [child.result() for child in group] == [turn_ + 1 for turn_ in range(3)]
+
+
+def test_a_worker_that_ends_by_an_error_is_lost_not_left() -> None:
+    """Its peers hear that its process ended, not that it said goodbye."""
+    with children(remote.crash_after_joining, 2) as group:
+        assert "its process" in group[0].result()
+        with pytest.raises(AssertionError, match="on purpose"):
+            group[1].result()

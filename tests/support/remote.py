@@ -196,3 +196,22 @@ def leave_without_shutdown(rank: int, count: int, rendezvous: str) -> int:
     """Join, call, and let the process end."""
     rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
     return rpcfut.rpc_sync(f"w{rank}", add, args=(1,))
+
+
+def meet_over_tcp(rank: int, count: int, _: str, address: str) -> int:
+    """Join over an address, call the next worker, leave."""
+    rpcfut.init_rpc(f"w{rank}", rank, count, init_method=address)
+    value = rpcfut.rpc_sync((rank + 1) % count, add, args=(rank,))
+    rpcfut.shutdown(timeout=20)
+    return value
+
+
+def crash_after_joining(rank: int, count: int, rendezvous: str) -> str:
+    """Rank 1 raises once it has been called; rank 0 says what it hears."""
+    rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
+    if rank == 1:
+        rpcfut.rpc_sync("w0", add, args=(1,))
+        raise RuntimeError("on purpose")
+    error = rpcfut.rpc_async("w1", never).exception(timeout=20)
+    rpcfut.shutdown(timeout=20)
+    return str(error)

@@ -199,13 +199,13 @@ def test_a_module_that_is_run_twice_exposes_the_newer_function() -> None:
     assert table.find("a_module:other", "w") is again
 
 
-def test_a_changed_function_of_the_same_path_is_refused() -> None:
-    """Silently replacing what peers call would be a guess."""
+def test_a_function_that_is_defined_again_replaces_the_old_one() -> None:
+    """A changed cell of a notebook, run again: its path now means the new function."""
     table = ExposedTable()
     table.expose(_load("a_module").step)
     changed = _load("a_module", _MODULE.replace("x + 1", "x + 2")).step
-    with pytest.raises(ValueError, match="exposed already"):
-        table.expose(changed)
+    table.expose(changed)
+    assert table.find("a_module:step", "w") is changed
 
 
 def test_the_main_module_of_a_spawned_child_is_the_parents() -> None:
