@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from rpcfut._devices import Device
+    from rpcfut.testing._sim_errors import AccessKind
     from rpcfut.testing._sim_machine import Machine
     from rpcfut.testing._sim_memory import Block
     from rpcfut.testing._sim_scheduler import Queue
@@ -81,8 +82,10 @@ class _Memory:
             values = [block.data[:length] for block in blocks]
             into.data[:length] = compute(*values) if blocks else compute(length)
 
-        reads = [(block, "read") for block in blocks if block is not into]
-        accesses = [*reads, (into, "write")]
+        accesses: list[tuple[Block, AccessKind]] = [
+            (block, "read") for block in blocks if block is not into
+        ]
+        accesses.append((into, "write"))
         self._machine.launch(name, queue, accesses, run, call_site())
 
 

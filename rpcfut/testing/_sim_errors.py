@@ -7,6 +7,10 @@ RaceError (a RuntimeError)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+AccessKind: TypeAlias = Literal["read", "write"]
+"""What an operation does to a block of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +25,7 @@ class Operation:
     """
 
     name: str
-    kind: str
+    kind: AccessKind
     place: str
     site: str
 

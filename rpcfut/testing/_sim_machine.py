@@ -27,6 +27,8 @@ from rpcfut.testing._sim_scheduler import Point, Queue, Scheduler, Task
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from rpcfut.testing._sim_errors import AccessKind
+
 DEVICE_TYPE = "sim"
 _HOST = "the host"
 
@@ -222,7 +224,7 @@ class Machine:
         self,
         name: str,
         queue: Queue,
-        accesses: Sequence[tuple[Block, str]],
+        accesses: Sequence[tuple[Block, AccessKind]],
         run: Callable[[], None],
         site: str,
     ) -> None:
@@ -253,7 +255,12 @@ class Machine:
             self._scheduler.add(queue, Task(run=run))
 
     def access_on_host(
-        self, name: str, block: Block, kind: str, run: Callable[[], None], site: str
+        self,
+        name: str,
+        block: Block,
+        kind: AccessKind,
+        run: Callable[[], None],
+        site: str,
     ) -> None:
         """Read or write a block by the host, at once.
 

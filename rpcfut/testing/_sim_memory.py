@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from rpcfut._devices import Device
     from rpcfut.testing._sim_clock import VectorClock
+    from rpcfut.testing._sim_errors import AccessKind
     from rpcfut.testing._sim_scheduler import Point, Queue, Scheduler
 
 ITEM_NBYTES = 8
@@ -62,7 +63,7 @@ class Block:
         """Size of the block, which may be more than its owner asked for."""
         return len(self.data) * ITEM_NBYTES
 
-    def find_unordered(self, clock: VectorClock, kind: str) -> Access | None:
+    def find_unordered(self, clock: VectorClock, kind: AccessKind) -> Access | None:
         """The last access that conflicts with a new one and is not ordered before it.
 
         Args:

@@ -156,10 +156,6 @@ class FakeSeam:
         """Both devices' current streams on this thread."""
         return self.current_stream(FAKE0), self.current_stream(FAKE1)
 
-    def recorded_on(self) -> list[FakeStream]:
-        """The streams that events were recorded on, in order."""
-        return [e.stream for e in self.log if e.verb == "record"]
-
     def waited_for(self, stream: FakeStream) -> set[FakeStream]:
         """The streams on whose events `stream` was made to wait."""
         return {

@@ -78,7 +78,6 @@ class _Compiler:
         self.out = Listing()
         self.block = {a: a for a in range(len(ARRAYS))}
         self.home = {a: home for a, (home, _) in enumerate(ARRAYS)}
-        self.block_home = dict(self.home)
         self.kept: dict[int, list[int]] = {}
         self.free_blocks: dict[int, list[int]] = {}
         self.last_marks: dict[int, list[Entry]] = {}
@@ -295,8 +294,3 @@ def outcomes(program: Program) -> set[Outcome]:
                 seen.add(repr(node))
                 ahead.append(node)
     return found
-
-
-def listing_of(program: Program) -> Listing:
-    """A program, sorted into queues."""
-    return _Compiler().compile(program)
