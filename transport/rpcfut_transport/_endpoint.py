@@ -149,8 +149,8 @@ class Endpoint:
     ) -> bool:
         """Send an open call to its peer, with the time that is left. Does not block.
 
-        Small frames are copied; large ones must not be written to again (`Link.send`).
-        The end of the call may reach its sink before this returns.
+        `body` and small `buffers` are copied; large ones must not be written to again
+        (`Link.send`). The end of the call may reach its sink before this returns.
 
         Returns:
             False when the call had ended, or ends now because its peer is gone.
@@ -185,6 +185,8 @@ class Endpoint:
         buffers: Sequence[Buffer] = (),
     ) -> bool:
         """Answer a call of a peer. Does not block; never raises because it is gone.
+
+        With `is_error` the caller's sink takes it as an error. Frames as in `send_call`.
 
         Returns:
             False when nobody waits any more: the peer is gone, or this endpoint closed.
