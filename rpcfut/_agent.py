@@ -43,6 +43,7 @@ from rpcfut_transport import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from rpcfut._codec import Encoded
     from rpcfut._exposed import ExposedTable
     from rpcfut._future import Future
     from rpcfut_transport import Clock, IncomingCall, Link, PeerRecord
@@ -122,7 +123,9 @@ class Agent:
         """Make the workers of the group known, the own one included, and start serving.
 
         Raises:
-            RpcError: When an address is not to be trusted.
+            RendezvousError: When a worker is on another host.
+            TransportError: When an address is not to be trusted, a rank is taken, or
+                the agent was started or closed before.
         """
         records = list(records)
         for record in records:
@@ -178,7 +181,7 @@ class Agent:
             worker=self.info.name, to=worker.name, function=name, site=call_site()
         )
         staging = Staging()
-        body, buffers = _encode_request(name, args, kwargs, staging, about)
+        request = _encode_request(name, args, kwargs, staging, about)
         seconds = timeout if timeout is not None else self._options.timeout_s
         reply: Reply[T] = Reply(about, seconds)
         try:
@@ -188,7 +191,7 @@ class Agent:
         bind_call(reply.future, about, lambda: self._abandon(worker.rank, call_id))
         self._watcher.when_passed(
             staging.marks(),
-            lambda: _ignore(self._endpoint.send_call(call_id, body, buffers)),
+            lambda: _ignore(self._endpoint.send_call(call_id, *request)),
             lambda error: self._fail_unsent(call_id, reply, error),
         )
         return reply.future
@@ -320,10 +323,11 @@ def _encode_request(
     kwargs: Mapping[str, Any] | None,
     staging: Staging,
     about: CallInfo,
-) -> tuple[Any, Any]:
+) -> Encoded:
     """Encode a call; a failure names the argument by its path.
 
     Raises:
+        CallRefusedError: When `args` is no tuple or list.
         EncodeError: When an argument cannot travel.
         ExtractionError: When one holds a type that nobody knows.
     """
@@ -338,7 +342,7 @@ def _encode_request(
     except Exception as error:  # noqa: BLE001 - raised again, better or as it is
         failed = error
     else:
-        return encoded.body, encoded.buffers
+        return encoded
     for root, part in (("args", args), ("kwargs", kwargs or {})):
         origin = Origin(
             what=f"the arguments of {name}",

@@ -208,14 +208,16 @@ def rpc_async(
         kwargs: Keyword arguments.
         timeout: Deadline of the call in seconds; default: that of init_rpc.
 
-    Returns: A future of what the function returns. It fails with the function's own
-        error, or with `RemoteError` where that exists only over there,
-        `RpcTimeoutError`, `PeerLostError` or `NotExposedError`.
+    Returns:
+        A future of what the function returns. It fails with the function's own error,
+        or with `RemoteError` where that exists only over there, `RpcTimeoutError`,
+        `PeerLostError` or `NotExposedError`.
 
     Raises:
         LifecycleError: Before init_rpc or after shutdown.
         UnknownWorkerError: When there is no such worker.
         FunctionRefusedError: When `func` is a lambda, local or bound.
+        CallRefusedError: When `args` is no tuple or list, or `timeout` is negative.
         EncodeError: When an argument cannot travel.
         ExtractionError: When an argument holds a type that nobody knows.
         PeerLostError: When the worker is known to be gone.
@@ -232,8 +234,15 @@ def rpc_sync(
 ) -> T:
     """Call a function on a worker and wait for what it returns.
 
-    Arguments and errors as for `rpc_async`, whose future's errors are raised here. The
-    streams that are current here wait for the device work behind the value.
+    Arguments as for `rpc_async`.
+
+    Returns:
+        The value. The streams that are current here wait for the device work behind
+        it; the host does not, except for pinned host memory.
+
+    Raises:
+        Exception: As `rpc_async` does, and what its future would fail with.
+        PoolExhaustedError: When called on a pool thread and no other may start.
     """
     return current_agent().rpc_sync(to, func, args, kwargs, timeout=timeout)
 

@@ -124,7 +124,10 @@ def function_path(function: Callable[..., Any]) -> str:
     module = getattr(function, "__module__", None)
     qualname = getattr(function, "__qualname__", None)
     if not callable(function):
-        raise FunctionRefusedError(f"not a function: {function!r}")
+        raise FunctionRefusedError(
+            f"not a function: {function!r}; give a function at the top level of a "
+            "module, or its name"
+        )
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise FunctionRefusedError(
             f"cannot expose or call {qualname}: `async def` functions and generators "

@@ -2,9 +2,9 @@
 
 Theory of operation. Each rank publishes a record and waits for those of all others;
 then it makes their addresses known to its endpoint, publishes "ready", and waits until
-all are
-ready: from there on nobody meets a stranger. Names are claimed by compare-and-set. A
-rank that cannot join publishes why, so that the others fail at once with its reason.
+all are ready: from there on nobody meets a stranger. Names are claimed by
+compare-and-set. A rank that cannot join publishes why, so that the others fail at once
+with its reason.
 
 The store is open to anyone who can reach it, so what is read from it is hostile input:
 records are size-checked and typed here, and addresses are checked again by the link.

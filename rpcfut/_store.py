@@ -95,7 +95,7 @@ def open_store(
 
 def _tcp_store(host: str, port: int, timeout_s: float, *, is_server: bool) -> Store:
     def connect() -> Store:
-        store: Store = dist.TCPStore(  # type: ignore[attr-defined]  # is there
+        store: Store = dist.TCPStore(  # type: ignore[attr-defined]  # a name that torch makes at import
             host,
             port,
             None,
@@ -118,7 +118,7 @@ def _file_store(path: str, world_size: int, timeout_s: float) -> Store:
         )
 
     def make() -> Store:
-        store: Store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]
+        store: Store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]  # as above
         return store
 
     return _within(timeout_s, make, f"meet in the file {path!r}")

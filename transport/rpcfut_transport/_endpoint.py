@@ -186,7 +186,7 @@ class Endpoint:
     ) -> bool:
         """Answer a call of a peer. Does not block; never raises because it is gone.
 
-        With `is_error` the caller's sink takes it as an error. Frames as in `send_call`.
+        With `is_error` it reaches `ReplySink.on_error`. Frames as for `send_call`.
 
         Returns:
             False when nobody waits any more: the peer is gone, or this endpoint closed.
