@@ -13,6 +13,7 @@ from rpcfut._known_types import (
     is_named_tuple,
     itself,
     leaf,
+    module_name,
     type_name,
 )
 
@@ -31,9 +32,8 @@ def rule_from(flatten: Callable[..., object]) -> Rule:
 
 
 def wire_name(kind: type) -> str:
-    """Name a type for the wire; a spawned child's main module is the parent's."""
-    module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
-    return f"{module}:{kind.__qualname__}"
+    """Name a type for the wire."""
+    return f"{module_name(kind)}:{kind.__qualname__}"
 
 
 def registration_line(kind: type) -> str:

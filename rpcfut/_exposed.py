@@ -14,6 +14,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rpcfut._errors import FunctionRefusedError, NotExposedError
+from rpcfut._known_types import module_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,7 +156,7 @@ def function_path(function: Callable[..., Any]) -> str:
             f"cannot call the local function {qualname} on another worker: no other "
             f"process can find it; move it to the top level of {module} and expose it"
         )
-    return f"{'__main__' if module == '__mp_main__' else module}:{qualname}"
+    return f"{module_name(function)}:{qualname}"
 
 
 def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

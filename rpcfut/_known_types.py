@@ -240,13 +240,19 @@ def field_names(kind: type) -> tuple[str, ...] | None:
     return tuple(attribute.name for attribute in attributes)
 
 
-def type_name(kind: type) -> str:
-    """Module and qualified name, as messages give it.
+def module_name(named: Any) -> str:
+    """The module of a class or function, by the name that its users know.
 
-    A spawned child runs the main file as ``__mp_main__``, which users never wrote.
+    A spawned child runs the main file as ``__mp_main__``; to users, and on the wire, it
+    is ``__main__``.
     """
-    module = "__main__" if kind.__module__ == "__mp_main__" else kind.__module__
-    return f"{module}.{kind.__qualname__}"
+    module: str = named.__module__
+    return "__main__" if module == "__mp_main__" else module
+
+
+def type_name(kind: type) -> str:
+    """Module and qualified name, as messages give it."""
+    return f"{module_name(kind)}.{kind.__qualname__}"
 
 
 def steps(value: object) -> Iterator[tuple[str, object]]:
