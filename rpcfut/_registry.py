@@ -208,11 +208,11 @@ def isolated_registry() -> AbstractContextManager[TypeRegistry]:
     return TYPES.isolated()
 
 
-def register_builtin(kind: type) -> None:
-    """Say that one of the library's own types holds no memory; again is harmless."""
+def register_builtin(kind: type, rule: Rule = leaf) -> None:
+    """Give one of the library's own types a rule; again is harmless."""
     if kind not in TYPES.snapshot.rules:
         TYPES.add_rule(
-            kind, leaf, override=True, subclasses=False, place="rpcfut itself"
+            kind, rule, override=True, subclasses=False, place="rpcfut itself"
         )
 
 
