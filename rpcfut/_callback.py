@@ -12,7 +12,12 @@ from rpcfut._devices import CPU, parse_device
 from rpcfut._errors import Origin
 from rpcfut._host_stream import Streams, streams_by_device
 from rpcfut._outcome import Outcome, failure_of
-from rpcfut._streams import enter_scope, record_current, used_devices
+from rpcfut._streams import (
+    enter_scope,
+    record_current,
+    record_in_use,
+    used_devices,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -89,32 +94,29 @@ class Callback:
         """
         asked = marks or self.marks or refs or self.streams or self.devices
         if not asked and not used_devices():
-            completion = self._call(parent, outcome, about)
-            first_used = used_devices()
-            if not first_used:
-                return completion
-            given = record_current(first_used)
-            return completion._replace(marks=_merge(completion.marks, given))
+            return self._call(parent, outcome, about, record_in_use)
         scope = self._enter(marks, refs)
         try:
-            completion = self._call(parent, outcome, about)
-            given = scope.record_given()
+            return self._call(parent, outcome, about, scope.record)
         finally:
             scope.leave()
-        return completion._replace(marks=_merge(completion.marks, given))
 
     def _call(
-        self, parent: Any, outcome: Outcome[Any], about: CallInfo | None
+        self,
+        parent: Any,
+        outcome: Outcome[Any],
+        about: CallInfo | None,
+        record: Callable[[Sequence[DataRef]], tuple[Mark, ...]],
     ) -> Completion:
         try:
             value = self.function(parent)
         except BaseException as error:  # noqa: BLE001 - stored in the child, or logged
             if not _callbacks.note_interrupt(error) and self.child is None:
                 self._log_error(error)
-            return Completion(failure_of(error, outcome))
+            return Completion(failure_of(error, outcome), record(()))
         if self.child is None:
             return Completion(outcome)
-        return completion_of(value, None, lambda: self._origin(about))
+        return completion_of(value, None, lambda: self._origin(about), record)
 
     def _enter(self, marks: Sequence[Mark], refs: Sequence[DataRef]) -> Scope:
         return enter_scope(
@@ -141,15 +143,6 @@ class Callback:
             self.site,
             exc_info=error,
         )
-
-
-def _merge(first: tuple[Mark, ...], second: tuple[Mark, ...]) -> tuple[Mark, ...]:
-    """Both sets of marks.
-
-    The value's marks were recorded before those on the same streams of the scope, but
-    one of them may lie on a stream that the callback switched to and back from.
-    """
-    return (*first, *second) if first else second
 
 
 def _stream_key(stream: Any) -> Hashable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rpcfut._errors import DeviceMismatchError, ExtractionError
@@ -28,7 +27,10 @@ class Completion(NamedTuple):
 
 
 def completion_of(
-    value: Any, devices: frozenset[Device] | None, origin: Callable[[], Origin]
+    value: Any,
+    devices: frozenset[Device] | None,
+    origin: Callable[[], Origin],
+    record: Callable[[Sequence[DataRef]], tuple[Mark, ...]] = record_marks,
 ) -> Completion:
     """Find the memory of a value and record its marks on the calling thread (STR-1).
 
@@ -36,33 +38,34 @@ def completion_of(
         value: The value.
         devices: The declared devices, if any (STR-7).
         origin: Makes the words for an error message; only called for one.
+        record: Makes the marks, given the value's memory; also called for a value that
+            is refused, without any.
 
     Returns:
         The completion; a failed one if the value holds a type that nobody knows (EXT-3)
         or lies on a device that was not declared.
     """
-    refs = _find_refs(value, origin)
-    if isinstance(refs, ExtractionError):
-        return Completion(failure_of(refs))
-    if not refs:
-        return Completion(Value(value))
-    if devices is not None:
+    try:
+        refs = extract_device(value)
+    except ExtractionError:
+        return Completion(failure_of(_refusal(value, origin())), record(()))
+    if refs and devices is not None:
         used = {ref.device for ref in refs if ref.device.type != "cpu"}
         if not used <= devices:
-            return Completion(failure_of(_mismatch(used, devices, origin())))
-    return Completion(Value(value), record_marks(refs), refs)
+            error = _mismatch(used, devices, origin())
+            return Completion(failure_of(error), record(()))
+    return Completion(Value(value), record(refs), refs)
 
 
-def _find_refs(
-    value: Any, origin: Callable[[], Origin]
-) -> list[DataRef] | ExtractionError:
-    with suppress(ExtractionError):
-        return extract_device(value)
-    try:  # once more, with words for the message
-        return extract_device(value, origin=origin())
+def _refusal(value: Any, origin: Origin) -> ExtractionError:
+    """The error for a value that was refused, with words for where it came from."""
+    try:
+        extract_device(value, origin=origin)
     except ExtractionError as error:
         # Where our walk stood says nothing; the path in the message does.
+        error.__context__ = None
         return error.with_traceback(None)
+    raise AssertionError(f"{origin.what} was refused, and then was not")
 
 
 def _mismatch(

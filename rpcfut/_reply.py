@@ -9,16 +9,21 @@ from rpcfut._codec import decode
 from rpcfut._completion import Completion, completion_of
 from rpcfut._dispatch import own_streams, place_in
 from rpcfut._error_codec import decode_error
-from rpcfut._errors import LifecycleError, Origin, PeerLostError, RpcTimeoutError
+from rpcfut._errors import (
+    DecodeError,
+    LifecycleError,
+    Origin,
+    PeerLostError,
+    RpcTimeoutError,
+)
 from rpcfut._future import Future
 from rpcfut._future_core import complete
-from rpcfut._outcome import failure_of
+from rpcfut._outcome import Value, failure_of
 from rpcfut._staging import place
 from rpcfut_transport import PeerLost
 
 if TYPE_CHECKING:
     from rpcfut._call_info import CallInfo
-    from rpcfut._codec import Place
     from rpcfut_transport import ClosedError
 
 T = TypeVar("T")
@@ -47,8 +52,7 @@ class Reply(Generic[T]):
     def on_result(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
         """Decode the value: on the pool if that may run user code or touch a device."""
         if body and body[0] in _PLAIN:
-            completion = self._decode(body, buffers, place)
-            complete(self.future, completion, _callbacks.run_on_pool)
+            self._decode_plain(body, buffers)
         else:
             _callbacks.run_on_pool(lambda: self._decode_on_streams(body, buffers))
 
@@ -71,26 +75,25 @@ class Reply(Generic[T]):
         """Fail the future."""
         complete(self.future, Completion(failure_of(error)), _callbacks.run_on_pool)
 
+    def _decode_plain(
+        self, body: memoryview, buffers: list[bytes | memoryview]
+    ) -> None:
+        try:
+            completion = Completion(Value(decode(body, buffers, place=place)))
+        except DecodeError as error:
+            completion = Completion(failure_of(error))
+        complete(self.future, completion, _callbacks.run_on_pool)
+
     def _decode_on_streams(
         self, body: memoryview, buffers: list[bytes | memoryview]
     ) -> None:
         try:
             with own_streams() as scope:
-                completion = self._decode(body, buffers, place_in(scope))
-                marks = (*completion.marks, *scope.record_given())
-                completion = completion._replace(marks=marks)
+                value = decode(body, buffers, place=place_in(scope))
+                completion = completion_of(value, None, self._origin, scope.record)
         except BaseException as error:  # noqa: BLE001 - a device failed; not lost
             completion = Completion(failure_of(error))
         complete(self.future, completion, _callbacks.run_after)
-
-    def _decode(
-        self, body: memoryview, buffers: list[bytes | memoryview], place: Place
-    ) -> Completion:
-        try:
-            value = decode(body, buffers, place=place)
-        except BaseException as error:  # noqa: BLE001 - stored in the future
-            return Completion(failure_of(error))
-        return completion_of(value, None, self._origin)
 
     def _origin(self) -> Origin:
         return Origin(

@@ -85,13 +85,13 @@ def seam_of(device: Device) -> Seam:
     return seam
 
 
-def used_devices() -> list[Device]:
+def used_devices() -> Sequence[Device]:
     """All devices, of any type, that this process has a context on."""
-    found: list[Device] = []
+    found: Sequence[Device] = ()
     for seam in tuple(_seams.values()):
         devices = seam.used_devices
         if devices:
-            found.extend(devices)
+            found = (*found, *devices) if found else devices
     return found
 
 
@@ -128,7 +128,15 @@ def record_current(devices: Iterable[Device]) -> tuple[Mark, ...]:
 
 def record_marks(refs: Iterable[DataRef]) -> tuple[Mark, ...]:
     """Record the marks of a value, on the thread that completes it (STR-1)."""
-    return record_current(_devices_of(refs))
+    return record_current(_devices_of(refs)) if refs else ()
+
+
+def record_in_use(refs: Iterable[DataRef]) -> tuple[Mark, ...]:
+    """Marks on the current streams of all used devices and of the memory `refs`."""
+    devices = dict.fromkeys(used_devices())
+    if refs:
+        devices.update(_devices_of(refs))
+    return record_current(devices) if devices else ()
 
 
 def wait_marks(
@@ -201,17 +209,20 @@ class Scope:
             chosen = current if current in new else None
             self._undo.append(_seams[device_type].make_current(new, chosen))
 
-    def record_given(self) -> tuple[Mark, ...]:
-        """One mark on every stream that was given, and on devices first used inside.
+    def record(self, refs: Iterable[DataRef]) -> tuple[Mark, ...]:
+        """The marks of what was made inside, each stream once.
 
-        Call it before `leave`: a stream that is not current any more may be handed to
-        somebody else (STR-5).
+        On every stream that was given, on the current stream of a device first used
+        inside (STR-5), and on the current streams of the memory `refs` (STR-4), which
+        are the given ones unless other streams were made current inside. Call it before
+        `leave`: a stream that is not current any more may be handed to somebody else.
         """
-        streams = dict(self._given)
-        for device in used_devices():
-            if device not in streams:
-                streams[device] = seam_of(device).current_stream(device)
-        return record_streams(streams.items())
+        streams = list(self._given.items())
+        for device in (*used_devices(), *_devices_of(refs)):
+            pair = (device, seam_of(device).current_stream(device))
+            if pair not in streams:
+                streams.append(pair)
+        return record_streams(streams)
 
     def leave(self) -> None:
         """Restore streams and current device, and give the pool streams back."""
