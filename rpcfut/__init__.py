@@ -10,6 +10,7 @@ from rpcfut._api import rpc_async as rpc_async
 from rpcfut._api import rpc_sync as rpc_sync
 from rpcfut._api import shutdown as shutdown
 from rpcfut._errors import CallRefusedError as CallRefusedError
+from rpcfut._errors import DeadlockError as DeadlockError
 from rpcfut._errors import DecodeError as DecodeError
 from rpcfut._errors import DeviceMismatchError as DeviceMismatchError
 from rpcfut._errors import DuplicateNameError as DuplicateNameError
@@ -26,11 +27,20 @@ from rpcfut._errors import RemoteError as RemoteError
 from rpcfut._errors import RendezvousError as RendezvousError
 from rpcfut._errors import RpcError as RpcError
 from rpcfut._errors import RpcTimeoutError as RpcTimeoutError
+from rpcfut._errors import StreamContextError as StreamContextError
 from rpcfut._errors import UnknownWorkerError as UnknownWorkerError
 from rpcfut._extract import DataRef as DataRef
 from rpcfut._extract import extract as extract
 from rpcfut._future import Future as Future
+from rpcfut._group import as_completed as as_completed
+from rpcfut._group import collect_all as collect_all
+from rpcfut._group import gather_outcomes as gather_outcomes
+from rpcfut._group import wait_all as wait_all
 from rpcfut._host_stream import stream as stream
+from rpcfut._outcome import Cancelled as Cancelled
+from rpcfut._outcome import Failure as Failure
+from rpcfut._outcome import Outcome as Outcome
+from rpcfut._outcome import Value as Value
 from rpcfut._registry import no_device_data as no_device_data
 from rpcfut._registry import register_extractor as register_extractor
 from rpcfut._registry import register_type as register_type
@@ -40,29 +50,38 @@ __all__ = [
     "Agent",
     "AgentOptions",
     "CallRefusedError",
+    "Cancelled",
     "DataRef",
+    "DeadlockError",
     "DecodeError",
     "DeviceMismatchError",
     "DuplicateNameError",
     "EncodeError",
     "ExtractionError",
+    "Failure",
     "FunctionRefusedError",
     "Future",
     "InvalidStateError",
     "LifecycleError",
     "MissingWorkersError",
     "NotExposedError",
+    "Outcome",
     "PeerLostError",
     "PoolExhaustedError",
     "RemoteError",
     "RendezvousError",
     "RpcError",
     "RpcTimeoutError",
+    "StreamContextError",
     "UnknownWorkerError",
+    "Value",
     "WorkerInfo",
+    "as_completed",
+    "collect_all",
     "current_agent",
     "expose",
     "extract",
+    "gather_outcomes",
     "get_worker_info",
     "init_rpc",
     "no_device_data",
@@ -72,4 +91,5 @@ __all__ = [
     "rpc_sync",
     "shutdown",
     "stream",
+    "wait_all",
 ]

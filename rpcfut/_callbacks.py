@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from rpcfut._lanes import Lanes
+from rpcfut._loop_thread import LoopThread
 from rpcfut._pool import ThreadPool
 from rpcfut._stream_pool import StreamPool
 
@@ -38,6 +39,7 @@ class CallbackRuntime:
         self.pool = ThreadPool("rpcfut-callback")
         self.streams = StreamPool()
         self.lanes = Lanes()
+        self.loop = LoopThread("rpcfut-callback-loop")
 
     def __repr__(self) -> str:
         return f"<CallbackRuntime {self.pool!r} {self.streams!r} {self.lanes!r}>"
@@ -78,6 +80,7 @@ def isolated_runtime() -> Iterator[CallbackRuntime]:
         yield mine
     finally:
         mine.pool.close()
+        mine.loop.close()
         with _runtime_lock:
             _runtime = saved
 
@@ -126,6 +129,11 @@ def run_after(*tasks: Callable[[], None]) -> None:
         stacks[-1].extend(tasks)
     else:
         run_on_pool(*tasks)
+
+
+def is_inside_task() -> bool:
+    """Whether the calling thread runs a task just now: a callback, for one."""
+    return bool(_put_off.stacks)
 
 
 def about_to_block() -> None:

@@ -3,6 +3,8 @@
 RpcError (a RuntimeError)
 ├── InvalidStateError          a future was completed twice, or read too early
 ├── PoolExhaustedError         too many threads are blocked in waits
+├── DeadlockError              this wait could never end
+├── StreamContextError         a stream context spans an await
 ├── ExtractionError            which device memory does this value hold? (EXT-3)
 ├── DeviceMismatchError        the value lies on a device that was not declared
 ├── CallRefusedError           your call was wrong; nothing was sent
@@ -39,6 +41,14 @@ class InvalidStateError(RpcError, concurrent.futures.InvalidStateError):
 
 class PoolExhaustedError(RpcError):
     """So many pool threads wait that another wait could never end (RPC-6)."""
+
+
+class DeadlockError(RpcError):
+    """A wait inside a callback for something that runs only after it (FUT-2)."""
+
+
+class StreamContextError(RpcError):
+    """A coroutine went on under other streams than it stopped with (STR-2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

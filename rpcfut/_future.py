@@ -12,25 +12,30 @@ It is a `concurrent.futures.Future` to `concurrent.futures.wait`, `as_completed`
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rpcfut import _callbacks
-from rpcfut._asyncio_wait import wait_in_loop
-from rpcfut._call_info import call_site
+from rpcfut._asyncio_wait import LoopCallback, running_loop, wait_in_loop
+from rpcfut._call_info import call_site, find_site
 from rpcfut._callback import Callback
 from rpcfut._completion import Completion, completion_of
 from rpcfut._errors import InvalidStateError, Origin
+from rpcfut._future_async import AsyncCallback
 from rpcfut._future_core import FutureCore
+from rpcfut._future_explain import explain
+from rpcfut._future_wait import block, check_streams, current_streams
 from rpcfut._outcome import Cancelled, Failure, Value, failure_of
 from rpcfut._registry import register_builtin
 from rpcfut._streams import wait_marks
+from rpcfut._trio_wait import is_in_trio, wait_in_trio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Coroutine, Generator, Iterable
 
     import torch
 
-    from rpcfut._future_core import Where
+    from rpcfut._future_core import Hook, Where
     from rpcfut._host_stream import Streams
 
 
@@ -124,10 +129,6 @@ class Future(FutureCore[T]):
             self._canceller()
         return self.cancelled()
 
-    def set_running_or_notify_cancel(self) -> bool:
-        """For executors of `concurrent.futures`: whether the work may start."""
-        return not self.cancelled()
-
     # ---- asking ---------------------------------------------------------------------
 
     def done(self) -> bool:
@@ -138,9 +139,15 @@ class Future(FutureCore[T]):
         """Whether the future was cancelled."""
         return isinstance(self._outcome, Cancelled)
 
-    def running(self) -> bool:
-        """Always False: a future does not know who works for it."""
-        return False
+    def explain(self) -> str:
+        """Say what the future waits for, step by step, in lines of text (FUT-10).
+
+        Who made it and when; the callback that it is the child of, where that was
+        registered, and whether it is queued, waits for its stream or runs, since when
+        and on which thread; what that callback returned; on which devices work behind
+        its value still runs. Any thread, does not block.
+        """
+        return explain(self)
 
     # ---- reading --------------------------------------------------------------------
 
@@ -155,13 +162,16 @@ class Future(FutureCore[T]):
             behind it; the host does not, except for pinned host memory.
 
         Raises:
-            TimeoutError: When it is not done in time; the future stays usable.
+            TimeoutError: When it is not done in time; the future stays usable. The
+                message is that of `explain`.
             concurrent.futures.CancelledError: When it was cancelled.
+            DeadlockError: When called without a timeout in a callback that must return
+                before the future can be completed.
             PoolExhaustedError: When called on a pool thread and no other may start.
             BaseException: The error that the future failed with.
         """
-        if self._outcome is None and not self._block(timeout):
-            raise TimeoutError(f"not done after {timeout} s: {self!r}")
+        if self._outcome is None:
+            block(self, timeout)
         return self._read()
 
     def result(self, timeout: float | None = None) -> T:
@@ -187,8 +197,9 @@ class Future(FutureCore[T]):
             TimeoutError: When it is not done in time.
             concurrent.futures.CancelledError: When it was cancelled.
         """
-        if self._outcome is None and not self._block(timeout):
-            raise TimeoutError(f"not done after {timeout} s: {self!r}")
+        if self._outcome is None:
+            block(self, timeout)
+        self._look()
         if self._marks or self._refs:
             wait_marks(self._marks, self._refs)
         match self._outcome:
@@ -199,18 +210,39 @@ class Future(FutureCore[T]):
         return None
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Await the value in an asyncio task.
+        """Await the value in a task of asyncio or trio, of any loop.
 
         The loop is not blocked. The streams that are current when the task goes on wait
         for the device work. Cancelling the task cancels the future.
+
+        Raises:
+            StreamContextError: When the task goes on under other current streams than
+                it stopped with.
         """
         if self._outcome is None:
-            yield from wait_in_loop(
-                lambda wake: self._add_hook(lambda _future, _where: wake()),
-                # Not here: a callback must not block the loop.
-                lambda: self._cancel(_callbacks.run_on_pool),
-            )
+            yield from self._wait_in_task()
         return self._read()
+
+    def _wait_in_task(self) -> Generator[Any, Any, None]:
+        hooks: list[Hook] = []
+
+        def add_hook(wake: Callable[[], None]) -> None:
+            hooks.append(lambda _future, _where: wake())
+            self._add_hook(hooks[0])
+
+        def cancel() -> None:
+            # Not here: a callback must not block the loop.
+            self._cancel(_callbacks.run_on_pool)
+
+        streams = current_streams()
+        try:
+            yield from (wait_in_trio if is_in_trio() else wait_in_loop)(
+                add_hook, cancel
+            )
+        finally:
+            for hook in hooks:
+                self._drop_hook(hook)
+        check_streams(streams)
 
     # ---- chaining -------------------------------------------------------------------
 
@@ -266,22 +298,86 @@ class Future(FutureCore[T]):
         Raises:
             TypeError: When `callback` is not callable or `stream` is no stream.
         """
-        child: Future[Any] = Future()
-        child._about = self._about
-        self._enqueue(
-            Callback(
-                callback, child, stream=stream, devices=devices, after_here=after_here
-            )
+        child: Future[Any] = self._new_child()
+        registered = Callback(
+            callback, child, stream=stream, devices=devices, after_here=after_here
         )
+        child._made_at = registered.site
+        self._enqueue(registered)
+        return child
+
+    def then_async(
+        self,
+        callback: Callable[[Future[T]], Coroutine[Any, Any, S]],
+        *,
+        devices: Iterable[str | int | torch.device] | None = None,
+        after_here: bool = True,
+    ) -> Future[S]:
+        """As `then`, for an ``async def``: it may await other futures.
+
+        It runs as a task of one asyncio loop that the process has for this, on a thread
+        of its own, and must not block that. Each of its steps, from one await to the
+        next, runs with streams of its own current, the same ones in each step; they
+        wait for what those of a `then` callback wait for. Tasks that it spawns run
+        under the loop's streams instead. Later callbacks of this future do not wait
+        until it has ended.
+
+        Args:
+            callback: Gets this future, done; its coroutine's value is the child's.
+            devices: Further devices to have an own stream on.
+            after_here: Whether to wait for the streams that are current here.
+
+        Returns:
+            The child. Cancelling it cancels the coroutine.
+
+        Raises:
+            TypeError: When `callback` is not callable.
+        """
+        result: Future[S] = Future()
+        run = AsyncCallback(callback, result, find_site())
+        child: Future[S] = self.then(run, devices=devices, after_here=after_here)
+        child._canceller = run.cancel
         return child
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Call `fn` with this future once it is done; what it returns is dropped.
 
-        Runs under the same rules and streams as a `then` callback. If it raises, that
-        is logged with the place that registered it.
+        Runs under the same rules and streams as a `then` callback. If an asyncio loop
+        runs on the calling thread, that loop runs `fn` instead, soon after, under its
+        own streams; `asyncio.wait` needs that. If it raises, that is logged with the
+        place that registered it.
+
+        Raises:
+            TypeError: When `fn` is not callable.
         """
-        self._enqueue(Callback(fn, None))
+        loop = running_loop()
+        if loop is None:
+            self._enqueue(Callback(fn, None))
+        else:
+            self._add_hook(LoopCallback(fn, loop))
+
+    def remove_done_callback(self, fn: Callable[[Future[T]], object]) -> int:
+        """Take back what `add_done_callback` was given, where that has not run yet.
+
+        Returns:
+            How many times it was registered.
+        """
+        with self._lock:
+            hooks, queue = self._hooks or [], self._queue or ()
+            looped = [h for h in hooks if isinstance(h, LoopCallback)]
+            found_hooks = [h for h in looped if h.function == fn]
+            for hook in found_hooks:
+                hooks.remove(hook)
+            found = [c for c in queue if c.child is None and c.function == fn]
+            for callback in found:
+                callback.function = _nothing  # its place in a lane is taken already
+        return len(found_hooks) + len(found)
+
+    def _new_child(self) -> Future[Any]:
+        child: Future[Any] = Future()
+        child._about = self._about
+        child._leader = weakref.ref(self)
+        return child
 
     # ---- inside -------------------------------------------------------------------
 
@@ -295,6 +391,10 @@ class Future(FutureCore[T]):
 
     def _done_already(self) -> InvalidStateError:
         return InvalidStateError(f"the future is done already: {self!r}")
+
+
+def _nothing(_future: Any) -> None:
+    """Runs in place of a done callback that was taken back."""
 
 
 # A future inside a value orders its own readers; it adds no memory to the value.

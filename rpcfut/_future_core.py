@@ -4,8 +4,9 @@ Theory of operation. All state changes happen under the future's lock. What foll
 them (hooks, waiters of `concurrent.futures`, callbacks) happens after it was let go.
 
 *Hooks* are the library's own: short functions that are called once, on the completing
-thread. *Followers* are children whose callback returned this future; they complete as
-it does, before any callback runs. *Callbacks* are the user's. They are queued, and one
+thread. *Followers* are futures that complete when this one does, before any callback
+runs: children whose callback returned this future, and futures of many futures. They
+are completed in a loop. *Callbacks* are the user's. They are queued, and one
 thread at a time drains the queue, so that callbacks of one future run one at a time and
 in order (FUT-3); where that thread is, `_callbacks` knows. Each callback is a task of
 its own: what its child starts runs first, then the next one. A callback that must wait
@@ -17,24 +18,27 @@ of `Future`.
 
 from __future__ import annotations
 
-import concurrent.futures
 import functools
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from rpcfut import _callbacks
 from rpcfut._completion import Completion
 from rpcfut._devices import Device, parse_device
 from rpcfut._errors import InvalidStateError
-from rpcfut._outcome import Cancelled, Failure, Outcome, Value, failure_of
-from rpcfut._pool import current_pool
+from rpcfut._future_foreign import ForeignFace
+from rpcfut._outcome import Failure, Value, failure_of
 from rpcfut._streams import wait_marks
+from rpcfut._unobserved import QUIET, Unseen
+from rpcfut_transport import MonotonicClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from types import CodeType
 
     import torch
 
@@ -46,37 +50,56 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Where = Callable[..., None]  # _callbacks.run_here and its siblings: where(*tasks)
 Hook = Callable[["FutureCore[Any]", Where], None]
+Follow = Callable[["FutureCore[Any]"], Completion | None]  # given the done leader
 
 _ALL = sys.maxsize  # callbacks
-_MAX_WAIT_S = threading.TIMEOUT_MAX
-_FINISHED = "FINISHED"  # the states that concurrent.futures looks for
-_CANCELLED = "CANCELLED_AND_NOTIFIED"
-_PENDING = "PENDING"
+now_s = MonotonicClock().now_s
 
 
-class FutureCore(concurrent.futures.Future[T], Generic[T]):
+class Running(NamedTuple):
+    """A callback that runs, or that only waits for its lane.
+
+    Args:
+        callback: The callback.
+        thread: Identity of the thread that runs it; None while it waits for its lane.
+        since_s: When that began, on the monotonic clock.
+    """
+
+    callback: Callback
+    thread: int | None
+    since_s: float
+
+
+class FutureCore(ForeignFace[T], Generic[T]):
     """What `Future` is made of; that class adds what users call."""
 
     # Class-level defaults: a future that is only completed never sets most of these.
-    _outcome: Outcome[T] | None = None
     _marks: Sequence[Mark] = ()
     _refs: Sequence[DataRef] = ()
     _hooks: list[Hook] | None = None
-    _followers: list[tuple[FutureCore[Any], tuple[Mark, ...]]] | None = None
+    _followers: list[tuple[FutureCore[Any], Follow]] | None = None
     _queue: deque[Callback] | None = None
     _is_draining = False
+    _running: Running | None = None
     _has_lanes = False  # whether a callback was given a stream
     _devices: frozenset[Device] | None = None
     _about: CallInfo | None = None
     _canceller: Callable[[], None] | None = None
-    _foreign_waiters: list[Any] | None = None
-    _foreign_condition: threading.Condition | None = None
+    _is_watched = False  # whether somebody said so, by `watch`
+    _unseen: Unseen | None = None
+    # What it waits for, for explanations: a parent or leader, or any number of members.
+    # Parents are not kept alive by their children.
+    _leader: weakref.ref[FutureCore[Any]] | None = None
+    _members: Callable[[], Sequence[FutureCore[Any]]] | None = None
 
     def __init__(
         self, *, devices: Iterable[str | int | torch.device] | None = None
     ) -> None:
         # The base class's constructor would make a condition: 1.6 us.
         self._lock = threading.Lock()
+        self._since_s = now_s()
+        frame = sys._getframe(1)  # that of a subclass's constructor, if it has one
+        self._made_at: tuple[CodeType, int] = (frame.f_code, frame.f_lasti)
         if devices is not None:
             self._devices = frozenset(map(parse_device, devices))
 
@@ -104,12 +127,17 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
             How many callbacks there are to run; None when the future is done already.
         """
         count = 0
+        outcome = completion.outcome
+        unseen = self._unseen_error(outcome) if type(outcome) is Failure else None
         with self._lock:
             if self._outcome is not None:
                 return None
             # The outcome last: who sees it takes no lock before reading the others.
             self._marks, self._refs = completion.marks, completion.refs
-            self._outcome = completion.outcome
+            if unseen is not None and not self._is_looked_at_locked():
+                self._unseen = unseen
+                unseen.is_seen = False
+            self._outcome = outcome
             hooks, self._hooks = self._hooks, None
             # Waiters take themselves off the list, so they must stay on it.
             foreign = tuple(self._foreign_waiters or ())
@@ -121,8 +149,23 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
         for hook in hooks or ():
             hook(self, where)
         for waiter in foreign:
-            _tell(waiter, self)
+            self._tell(waiter)
         return count
+
+    def _unseen_error(self, failure: Failure) -> Unseen | None:
+        if isinstance(failure.error, QUIET):
+            return None
+        return Unseen(failure.error, self._made_at, self._about)
+
+    def _is_looked_at_locked(self) -> bool:
+        """Whether someone will see how it ends: a waiter, a callback, a follower."""
+        return bool(self._is_watched or self._hooks or self._queue or self._followers)
+
+    def _look(self) -> None:
+        """Note that somebody has seen the error (FUT-6)."""
+        unseen, self._unseen = self._unseen, None
+        if unseen is not None:
+            unseen.is_seen = True
 
     def _complete_followers(self, count: int, where: Where) -> None:
         """Complete all that follow this future, and what follows them, then run.
@@ -134,8 +177,10 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
         leaders: list[FutureCore[Any]] = [self]
         for leader in leaders:
             followers, leader._followers = leader._followers, None
-            for follower, given in followers or ():
-                completion = completion_of_done(leader, given)
+            for follower, follow in followers or ():
+                completion = follow(leader)
+                if completion is None:
+                    continue
                 count_there = follower._settle(completion, where)
                 if count_there is not None:
                     leaders.append(follower)
@@ -157,15 +202,27 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
             )
             self._complete(Completion(failure_of(error)), _callbacks.run_after)
             return
-        with value._lock:
-            if value._outcome is None:
-                if value._followers is None:
-                    value._followers = []
-                value._followers.append((self, completion.marks))
+        self._leader = weakref.ref(value)
+        marks = completion.marks
+        value._add_follower(self, lambda leader: completion_of_done(leader, marks))
+
+    def _add_follower(self, follower: FutureCore[Any], follow: Follow) -> None:
+        """Complete another future when this one is done.
+
+        Args:
+            follower: The other one.
+            follow: Called once this future is done; says how the other one completes,
+                None if not yet. Short, and must not block.
+        """
+        with self._lock:
+            if self._outcome is None:
+                if self._followers is None:
+                    self._followers = []
+                self._followers.append((follower, follow))
                 return
-        self._complete(
-            completion_of_done(value, completion.marks), _callbacks.run_after
-        )
+        completion = follow(self)
+        if completion is not None:
+            follower._complete(completion, _callbacks.run_after)
 
     # ---- callbacks --------------------------------------------------------------
 
@@ -179,6 +236,8 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
                 self._has_lanes = True
             if self._outcome is None:
                 return
+            if self._unseen is not None:
+                self._look()
             if self._has_lanes:
                 self._take_tickets_locked((callback,))
             if self._is_draining:
@@ -217,12 +276,17 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
             self._run(callback, _ALL)
 
         assert callback.ticket is not None
+        self._running = Running(callback, None, now_s())
         return _callbacks.runtime().lanes.start(
             callback.ticket, lambda: _callbacks.run_on_pool(resume)
         )
 
     def _run(self, callback: Callback, count: int) -> None:
         assert self._outcome is not None
+        thread = threading.get_ident()
+        self._running = Running(callback, thread, now_s())
+        if callback.ticket is not None:
+            callback.ticket.runner = thread
         try:
             completion = callback.invoke(
                 self, self._outcome, self._marks, self._refs, self._about
@@ -231,6 +295,7 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
             _callbacks.note_interrupt(error)
             completion = Completion(failure_of(error))
         with self._lock:
+            self._running = None
             is_last = not self._queue
             if is_last:
                 self._queue, self._is_draining = None, False
@@ -255,6 +320,7 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
                     self._hooks = []
                 self._hooks.append(hook)
                 return
+        self._look()
         hook(self, _callbacks.run_after)
 
     def _drop_hook(self, hook: Hook) -> None:
@@ -263,26 +329,6 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
             if self._hooks is not None and hook in self._hooks:
                 self._hooks.remove(hook)
 
-    def _block(self, timeout: float | None) -> bool:
-        """Block the calling thread until done; whether it is."""
-        gate = threading.Lock()
-        gate.acquire()
-
-        def open_gate(_future: FutureCore[Any], _where: Where) -> None:
-            gate.release()
-
-        seconds = -1 if timeout is None else max(0.0, min(timeout, _MAX_WAIT_S))
-        pool = current_pool()
-        self._add_hook(open_gate)
-        try:
-            _callbacks.about_to_block()
-            if pool is None:
-                return gate.acquire(timeout=seconds)
-            with pool.blocking():
-                return gate.acquire(timeout=seconds)
-        finally:
-            self._drop_hook(open_gate)
-
     def _read(self) -> T:
         if self._marks or self._refs:  # without marks the allocator is still told
             wait_marks(self._marks, self._refs)
@@ -290,31 +336,8 @@ class FutureCore(concurrent.futures.Future[T], Generic[T]):
         if isinstance(outcome, Value):
             return outcome.value
         assert outcome is not None
+        self._look()
         return outcome.reraise()
-
-    # ---- what concurrent.futures looks at ---------------------------------------
-
-    @property
-    def _state(self) -> str:  # type: ignore[override]  # an attribute over there
-        if self._outcome is None:
-            return _PENDING
-        return _CANCELLED if isinstance(self._outcome, Cancelled) else _FINISHED
-
-    @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]  # as above
-        _callbacks.about_to_block()  # whoever asks is about to wait
-        condition = self._foreign_condition
-        if condition is None:
-            # Two threads may make one each; both are over the one lock that counts,
-            # and nobody waits on a condition of ours.
-            condition = self._foreign_condition = threading.Condition(self._lock)
-        return condition
-
-    @property
-    def _waiters(self) -> list[Any]:  # type: ignore[override]  # as above
-        if self._foreign_waiters is None:
-            self._foreign_waiters = []
-        return self._foreign_waiters
 
 
 def complete(future: FutureCore[Any], completion: Completion, where: Where) -> bool:
@@ -338,6 +361,7 @@ def completion_of_done(
         given: Further marks, for the other one only.
     """
     assert future._outcome is not None
+    future._look()
     return Completion(future._outcome, (*future._marks, *given), future._refs)
 
 
@@ -346,19 +370,32 @@ def add_hook(future: FutureCore[Any], hook: Hook) -> None:
     future._add_hook(hook)
 
 
+def watch(future: FutureCore[Any]) -> None:
+    """Note that somebody takes care of the error that the future may fail with."""
+    future._is_watched = True
+    future._look()
+
+
+def add_follower(
+    future: FutureCore[Any], follower: FutureCore[Any], follow: Follow
+) -> None:
+    """Complete `follower` when `future` is done, as `follow` says."""
+    future._add_follower(follower, follow)
+
+
+def bind_members(
+    future: FutureCore[Any],
+    made_at: tuple[CodeType, int],
+    members: Callable[[], Sequence[FutureCore[Any]]],
+) -> None:
+    """Tell a future which others it waits for, and who asked for it."""
+    future._made_at = made_at
+    future._members = members
+
+
 def bind_call(
     future: FutureCore[Any], about: CallInfo, canceller: Callable[[], None]
 ) -> None:
     """Tell a future which call it belongs to, and what ends that early."""
     future._about = about
     future._canceller = canceller
-
-
-def _tell(waiter: Any, future: FutureCore[Any]) -> None:
-    """Tell a waiter of `concurrent.futures` how the future ended."""
-    if isinstance(future._outcome, Failure):
-        waiter.add_exception(future)
-    elif isinstance(future._outcome, Cancelled):
-        waiter.add_cancelled(future)
-    else:
-        waiter.add_result(future)

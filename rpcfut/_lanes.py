@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 class Ticket:
     """A place in the lanes of some streams. Its state is guarded by the lanes' lock."""
 
-    __slots__ = ("is_ready", "keys", "resume")
+    __slots__ = ("is_ready", "keys", "resume", "runner")
 
     def __init__(self, keys: Sequence[Hashable]) -> None:
         self.keys = keys
         self.is_ready = False
         self.resume: Callable[[], None] | None = None
+        self.runner: int | None = None  # identity of the thread, once it runs
 
 
 class Lanes:
@@ -89,6 +90,11 @@ class Lanes:
                     lane[0].resume = None
         for resume in resumed:
             resume()
+
+    def held_by(self, thread: int) -> set[Hashable]:
+        """The keys of the streams on which a thread runs a callback just now."""
+        with self._lock:
+            return {k for k, t in self._lanes.items() if t[0].runner == thread}
 
     def _is_first_locked(self, ticket: Ticket) -> bool:
         return all(self._lanes[key][0] is ticket for key in ticket.keys)

@@ -14,12 +14,13 @@ import logging
 import threading
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from rpcfut._errors import PoolExhaustedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 _log = logging.getLogger("rpcfut.pool")
 _thread = threading.local()
@@ -183,6 +184,19 @@ class ThreadPool:
         return task
 
 
-def current_pool() -> ThreadPool | None:
-    """The pool that the calling thread belongs to, if any."""
+class Server(Protocol):
+    """Who owns a thread and wants to know when it blocks."""
+
+    def blocking(self) -> AbstractContextManager[None]:
+        """Entered by a thread while it waits; may refuse."""
+        ...
+
+
+def current_pool() -> Server | None:
+    """Who owns the calling thread, if anybody; mostly the pool that it belongs to."""
     return getattr(_thread, "pool", None)
+
+
+def serve_as(server: Server) -> None:
+    """Say who owns the calling thread."""
+    _thread.pool = server

@@ -94,6 +94,12 @@ class SimStream:
     def __repr__(self) -> str:
         return f"<SimStream: {self.queue}, {len(self.queue.tasks)} tasks waiting>"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SimStream) and other.queue is self.queue
+
+    def __hash__(self) -> int:
+        return hash(self.queue)
+
     def __enter__(self) -> Self:
         self._currents.enter(self)
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import random
 import threading
 from typing import TYPE_CHECKING, Any
@@ -418,7 +419,7 @@ def test_the_child_waits_for_all_that_was_launched_on_given_streams(
     """Whatever the callback returned or raised: nothing given escapes (STR-5)."""
     given = FakeStream(FAKE0)
     child = _done(FakeArray(FAKE0)).then(callback, stream=given)
-    child._block(10)
+    concurrent.futures.wait([child], timeout=10)
     assert set(_mark_streams(child)) == {given, *seam.created}
     reader = FakeStream(FAKE0)
     with seam.on(reader):

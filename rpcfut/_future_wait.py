@@ -1,0 +1,152 @@
+"""Blocking and awaiting: how a thread or a task waits until futures are done."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rpcfut import _callbacks
+from rpcfut._errors import DeadlockError, StreamContextError
+from rpcfut._future_core import FutureCore, now_s
+from rpcfut._future_explain import explain, find_deadlock
+from rpcfut._pool import current_pool
+from rpcfut._streams import seam_of, used_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Sequence
+
+    from rpcfut._devices import Device
+    from rpcfut._future_core import Where
+
+F = TypeVar("F", bound=FutureCore[Any])
+_MAX_WAIT_S = threading.TIMEOUT_MAX
+
+
+def block(future: FutureCore[Any], timeout: float | None) -> None:
+    """Block the calling thread until a future is done.
+
+    Raises:
+        TimeoutError: When it is not in time; the message says what it waits for.
+        DeadlockError: When it never could be, because of what runs on this thread.
+        PoolExhaustedError: When called on a pool thread and no other may start.
+    """
+    if timeout is None and _callbacks.is_inside_task():
+        _refuse_deadlock((future,))
+    gate = threading.Lock()
+    gate.acquire()
+
+    def open_gate(_future: FutureCore[Any], _where: Where) -> None:
+        gate.release()
+
+    seconds = -1 if timeout is None else max(0.0, min(timeout, _MAX_WAIT_S))
+    pool = current_pool()
+    future._add_hook(open_gate)
+    try:
+        _callbacks.about_to_block()
+        if pool is None:
+            is_done = gate.acquire(timeout=seconds)
+        else:
+            with pool.blocking():
+                is_done = gate.acquire(timeout=seconds)
+    finally:
+        future._drop_hook(open_gate)
+    if not is_done:
+        raise TimeoutError(f"not done after {timeout} s: {explain(future)}")
+
+
+def each_done(futures: Iterable[F], timeout: float | None) -> Generator[F, None, None]:
+    """Give futures as they get done, on the calling thread, each once.
+
+    Args:
+        futures: The futures, without repeats.
+        timeout: Seconds for all of them, counted from the first `next`.
+
+    Raises:
+        TimeoutError: When one is not done in time; the message says what it waits for.
+        DeadlockError: When one never could be, because of what runs on this thread.
+        PoolExhaustedError: When called on a pool thread and no other may start.
+    """
+    deadline_s = None if timeout is None else now_s() + timeout
+    arrived: queue.SimpleQueue[F] = queue.SimpleQueue()
+
+    def arrive(future: Any, _where: Where) -> None:
+        arrived.put(future)
+
+    pending = dict.fromkeys(futures)
+    try:
+        for future in pending:
+            future._add_hook(arrive)
+        while pending:
+            try:
+                done = arrived.get_nowait()
+            except queue.Empty:
+                if timeout is None and _callbacks.is_inside_task():
+                    _refuse_deadlock(tuple(pending))
+                done = _next_arrival(arrived, pending, deadline_s, timeout)
+            del pending[done]
+            yield done
+    finally:
+        for future in pending:
+            future._drop_hook(arrive)
+
+
+def _next_arrival(
+    arrived: queue.SimpleQueue[F],
+    pending: dict[F, None],
+    deadline_s: float | None,
+    timeout: float | None,
+) -> F:
+    left_s = None
+    if deadline_s is not None:
+        left_s = max(0.0, min(deadline_s - now_s(), _MAX_WAIT_S))
+    pool = current_pool()
+    _callbacks.about_to_block()
+    with pool.blocking() if pool is not None else nullcontext():
+        try:
+            return arrived.get(timeout=left_s)
+        except queue.Empty:
+            first = next(iter(pending))
+            raise TimeoutError(
+                f"{len(pending)} futures not done after {timeout} s, the first of "
+                f"them: {explain(first)}"
+            ) from None
+
+
+def _refuse_deadlock(futures: Sequence[FutureCore[Any]]) -> None:
+    """Refuse a wait for the first of `futures` to be done, if none could be."""
+    why = None
+    for future in futures:
+        why = find_deadlock(future)
+        if why is None:
+            return
+    raise DeadlockError(
+        f"this wait for {futures[-1]!r} could never end: {why}; return the future from "
+        "the callback instead of waiting for it (its outcome then becomes the "
+        "child's), or await it in a then_async() callback"
+    )
+
+
+def current_streams() -> list[tuple[Device, Any]]:
+    """The calling thread's current streams on the used devices."""
+    devices = used_devices()
+    return [(d, seam_of(d).current_stream(d)) for d in devices] if devices else []
+
+
+def check_streams(before: Iterable[tuple[Device, Any]]) -> None:
+    """Check that a coroutine goes on under the streams that it stopped with (STR-2).
+
+    Raises:
+        StreamContextError: When one is another now.
+    """
+    for device, stream in before:
+        now = seam_of(device).current_stream(device)
+        if now != stream:
+            raise StreamContextError(
+                f"the current stream of {device} was {stream!r} when this coroutine "
+                f"stopped at an await, and is {now!r} now that it goes on: a stream "
+                "context spans an await, here or in another task of this thread, and "
+                "leaks from task to task; leave it before every await and enter it "
+                "again after"
+            )
