@@ -10,6 +10,7 @@ from rpcfut._api import rpc_async as rpc_async
 from rpcfut._api import rpc_sync as rpc_sync
 from rpcfut._api import shutdown as shutdown
 from rpcfut._errors import CallRefusedError as CallRefusedError
+from rpcfut._errors import CaptureError as CaptureError
 from rpcfut._errors import DeadlockError as DeadlockError
 from rpcfut._errors import DecodeError as DecodeError
 from rpcfut._errors import DeviceMismatchError as DeviceMismatchError
@@ -51,6 +52,7 @@ __all__ = [
     "AgentOptions",
     "CallRefusedError",
     "Cancelled",
+    "CaptureError",
     "DataRef",
     "DeadlockError",
     "DecodeError",

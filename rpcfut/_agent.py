@@ -16,6 +16,7 @@ from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rpcfut._call_info import CallInfo, call_site
+from rpcfut._capture import refuse_capture
 from rpcfut._codec import encode
 from rpcfut._dispatch import Dispatcher
 from rpcfut._errors import (
@@ -29,6 +30,7 @@ from rpcfut._future_core import bind_call
 from rpcfut._pool import ThreadPool
 from rpcfut._reply import Reply
 from rpcfut._staging import Staging
+from rpcfut._streams import used_devices
 from rpcfut._watcher import DeviceWatcher
 from rpcfut._workers import WorkerInfo, WorkerTable
 from rpcfut_transport import (
@@ -175,6 +177,7 @@ class Agent:
         """Call a function on a worker; see `rpcfut.rpc_async`."""
         if self._is_closed:
             raise LifecycleError(f"worker {self.info.name!r} was shut down")
+        refuse_capture(used_devices(), "rpc_async()")
         worker = self._workers.find(to)
         name = self._exposed.name_of(function)
         about = CallInfo(

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from rpcfut import _callbacks
 from rpcfut._call_info import CallInfo, find_site, function_name
+from rpcfut._capture import refuse_capture
 from rpcfut._completion import Completion, completion_of
 from rpcfut._devices import CPU, parse_device
 from rpcfut._errors import Origin
 from rpcfut._host_stream import Streams, streams_by_device
 from rpcfut._outcome import Outcome, failure_of
 from rpcfut._streams import (
+    current_device,
     enter_scope,
     record_current,
     record_in_use,
@@ -46,7 +48,16 @@ class Callback:
         ValueError: When a device has no index, or two streams are on one device.
     """
 
-    __slots__ = ("child", "devices", "function", "marks", "site", "streams", "ticket")
+    __slots__ = (
+        "child",
+        "devices",
+        "function",
+        "here",
+        "marks",
+        "site",
+        "streams",
+        "ticket",
+    )
 
     def __init__(
         self,
@@ -66,8 +77,11 @@ class Callback:
         self.devices = (
             None if devices is None else frozenset(map(parse_device, devices))
         )
-        used = used_devices() if after_here else ()
-        self.marks = record_current(used) if used else ()
+        used = used_devices()
+        if used:
+            refuse_capture(used, "then()")
+        self.marks = record_current(used) if used and after_here else ()
+        self.here = current_device() if used else None
         self.ticket: Ticket | None = None
 
     @property
@@ -123,6 +137,7 @@ class Callback:
             _callbacks.runtime().streams.lease,
             marks=(*marks, *self.marks),
             refs=refs,
+            current=self.here,
             devices=(self.devices or frozenset()) - {CPU},
             streams={d: s for d, s in (self.streams or {}).items() if d != CPU},
         )

@@ -18,6 +18,7 @@ import torch
 from torch import _C
 
 from rpcfut._devices import Device
+from rpcfut._holding import Holding
 from rpcfut_transport.planes._device import create_stream
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class CudaSeam:
     """Streams and events of CUDA devices. Any thread; never waits for a GPU."""
 
     def __init__(self) -> None:
+        self._holding = Holding(self.record)
         self._used: tuple[Device, ...] = ()
         self._known: dict[tuple[int, int, int], torch.cuda.Stream] = {}
 
@@ -70,6 +72,11 @@ class CudaSeam:
         self._known[key] = stream
         return stream
 
+    @property
+    def current_device(self) -> Device:
+        """The calling thread's current device."""
+        return Device("cuda", _get_device())
+
     def create_stream(self, device: Device) -> torch.cuda.Stream:
         """A non-blocking stream of our own; without the bindings, one of torch's."""
         with torch.cuda.device(device.index):
@@ -82,6 +89,7 @@ class CudaSeam:
         self, streams: Mapping[Device, Any], device: Device | None
     ) -> Callable[[], None]:
         """Make `streams` current and, if given, `device`; returns what undoes it."""
+        self._holding.sweep()
         old_device = _get_device()
         old = [_get_current_stream(d.index) for d in streams]
         new = [(s.stream_id, s.device_index, s.device_type) for s in streams.values()]
@@ -104,15 +112,18 @@ class CudaSeam:
     def keep_alive(self, ref: DataRef, stream: torch.cuda.Stream) -> None:
         """Tell torch's caching allocator that `stream` reads the memory of `ref`.
 
-        Memory of another allocator is not torch's to keep: the future holds its owner,
-        and whoever drops both while the GPU still reads must synchronise.
+        Memory of another allocator, CuPy's for one, is held here until the stream is
+        through: torch's `record_stream` does nothing for it, in silence.
         """
+        self._holding.sweep()
         owner = ref.owner
         if isinstance(owner, torch.Tensor):
             owner.record_stream(stream)
         elif isinstance(owner, torch.UntypedStorage):
             whole = torch.empty(0, dtype=torch.uint8, device=owner.device).set_(owner)
             whole.record_stream(stream)
+        else:
+            self._holding.hold(owner, stream)
 
 
 def _set(keys: Iterable[tuple[int, int, int]], device: int) -> None:

@@ -7,6 +7,7 @@ RpcError (a RuntimeError)
 ├── StreamContextError         a stream context spans an await
 ├── ExtractionError            which device memory does this value hold? (EXT-3)
 ├── DeviceMismatchError        the value lies on a device that was not declared
+├── CaptureError               a stream is being captured into a CUDA graph
 ├── CallRefusedError           your call was wrong; nothing was sent
 │   ├── EncodeError            an argument cannot travel
 │   ├── FunctionRefusedError   a lambda, a local function, a bound method
@@ -111,6 +112,10 @@ class ExtractionError(RpcError, TypeError):
 
 class DeviceMismatchError(RpcError, ValueError):
     """The value lies on devices that were not declared (STR-7)."""
+
+
+class CaptureError(RpcError):
+    """The current stream is being captured into a CUDA graph (STR-14)."""
 
 
 class CallRefusedError(RpcError):

@@ -19,6 +19,7 @@ from rpcfut import _callbacks
 from rpcfut._asyncio_wait import LoopCallback, running_loop, wait_in_loop
 from rpcfut._call_info import call_site, find_site
 from rpcfut._callback import Callback
+from rpcfut._capture import refuse_capture
 from rpcfut._completion import Completion, completion_of
 from rpcfut._errors import InvalidStateError, Origin
 from rpcfut._future_async import AsyncCallback
@@ -27,7 +28,7 @@ from rpcfut._future_explain import explain
 from rpcfut._future_wait import block, check_streams, current_streams
 from rpcfut._outcome import Cancelled, Failure, Value, failure_of
 from rpcfut._registry import register_builtin
-from rpcfut._streams import wait_marks
+from rpcfut._streams import used_devices, wait_marks
 from rpcfut._trio_wait import is_in_trio, wait_in_trio
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Future(FutureCore[T]):
         """As `set_result`, but return False if the future is done already."""
         if self._outcome is not None:
             return False
+        refuse_capture(used_devices(), "set_result()")
         completion = completion_of(result, self._devices, self._origin)
         return self._complete(completion, _callbacks.run_here)
 
@@ -201,6 +203,7 @@ class Future(FutureCore[T]):
             block(self, timeout)
         self._look()
         if self._marks or self._refs:
+            refuse_capture(used_devices(), "exception()")
             wait_marks(self._marks, self._refs)
         match self._outcome:
             case Failure(error=error):

@@ -27,12 +27,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from rpcfut import _callbacks
+from rpcfut._capture import refuse_capture
 from rpcfut._completion import Completion
 from rpcfut._devices import Device, parse_device
 from rpcfut._errors import InvalidStateError
 from rpcfut._future_foreign import ForeignFace
 from rpcfut._outcome import Failure, Value, failure_of
-from rpcfut._streams import wait_marks
+from rpcfut._streams import used_devices, wait_marks
 from rpcfut._unobserved import QUIET, Unseen
 from rpcfut_transport import MonotonicClock
 
@@ -331,6 +332,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
 
     def _read(self) -> T:
         if self._marks or self._refs:  # without marks the allocator is still told
+            refuse_capture(used_devices(), "the value of a future was read")
             wait_marks(self._marks, self._refs)
         outcome = self._outcome
         if isinstance(outcome, Value):

@@ -39,6 +39,11 @@ class Seam(Protocol):
         """The calling thread's current stream on `device`."""
         ...
 
+    @property
+    def current_device(self) -> Device | None:
+        """The calling thread's current device; None if this kind has no such thing."""
+        ...
+
     def create_stream(self, device: Device) -> Any:
         """A new stream that nobody else uses."""
         ...

@@ -22,7 +22,9 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rpcfut._capture import relax_this_thread
 from rpcfut._cuda import CudaSeam
+from rpcfut._pool import current_pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -93,6 +95,14 @@ def used_devices() -> Sequence[Device]:
         if devices:
             found = (*found, *devices) if found else devices
     return found
+
+
+def current_device() -> Device | None:
+    """The calling thread's current device, of the first kind that has such a thing."""
+    for seam in tuple(_seams.values()):
+        if seam.used_devices:
+            return seam.current_device
+    return None
 
 
 def _devices_of(refs: Iterable[DataRef]) -> dict[Device, None]:
@@ -239,6 +249,7 @@ def enter_scope(
     *,
     marks: Sequence[Mark] = (),
     refs: Sequence[DataRef] = (),
+    current: Device | None = None,
     devices: Iterable[Device] = (),
     streams: Mapping[Device, Any] | None = None,
 ) -> Scope:
@@ -247,7 +258,9 @@ def enter_scope(
     Args:
         lease: Gives a pool stream of a device and what returns it.
         marks: What the streams wait for.
-        refs: Memory that the callback may read; the allocator is told.
+        refs: Memory that the callback may read; the allocator is told. The first device
+            in it becomes the current one.
+        current: The device to make current if there is none.
         devices: Devices in play besides those of the marks and the used ones.
         streams: Streams to use instead of a pool stream, per device.
 
@@ -256,7 +269,9 @@ def enter_scope(
     """
     scope = Scope(lease)
     in_play = (*(mark.device for mark in marks), *devices, *used_devices())
-    current = next((r.device for r in refs if r.device.type != "cpu"), None)
+    current = next((r.device for r in refs if r.device.type != "cpu"), current)
+    if current_pool() is not None:
+        relax_this_thread()
     try:
         scope.add(in_play, streams=streams, current=current)
         wait_marks(marks, refs)

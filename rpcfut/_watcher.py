@@ -13,6 +13,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rpcfut._capture import relax_this_thread
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -117,6 +119,7 @@ class DeviceWatcher:
                 self._new.clear()
                 if self._is_closed:
                     break
+            relax_this_thread()
             still = [job for job in jobs if not self._run_if_passed(job)]
             if len(still) < len(jobs):
                 poll_s = _FIRST_POLL_S

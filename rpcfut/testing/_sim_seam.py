@@ -34,6 +34,11 @@ class SimSeam:
         """The calling thread's current stream on `device`."""
         return self._currents.stream(device)
 
+    @property
+    def current_device(self) -> Device:
+        """The calling thread's current device."""
+        return self._currents.device()
+
     def create_stream(self, device: Device) -> SimStream:
         """A new stream that nobody else uses."""
         return self._currents.new(device)

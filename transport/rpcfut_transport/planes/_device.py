@@ -27,6 +27,20 @@ def _runtime() -> Any | None:
     return runtime
 
 
+def relax_capture_mode() -> bool:
+    """Keep the calling thread's calls out of captures that other threads make.
+
+    Returns:
+        False without the bindings, and nothing was done.
+    """
+    runtime = _runtime()
+    if runtime is None:
+        return False
+    relaxed = runtime.cudaStreamCaptureMode.cudaStreamCaptureModeRelaxed
+    error, _ = runtime.cudaThreadExchangeStreamCaptureMode(relaxed)
+    return bool(error == runtime.cudaError_t.cudaSuccess)
+
+
 def create_stream() -> int | None:
     """Make a non-blocking stream on the device that is current on this thread.
 
