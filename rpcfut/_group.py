@@ -130,7 +130,7 @@ class _Countdown:
         self._lock = threading.Lock()
         self._members = tuple(dict.fromkeys(members))
         self._left = len(self._members)
-        self._complete = complete
+        self._complete: Callable[[], Completion] | None = complete
 
     def members(self) -> tuple[FutureCore[Any], ...]:
         """Those that it waits for; none once all are done."""
@@ -142,8 +142,9 @@ class _Countdown:
             self._left -= 1
             if self._left:
                 return None
-        self._members = ()
-        return self._complete()
+        complete, self._complete, self._members = self._complete, None, ()
+        assert complete is not None
+        return complete()
 
 
 def _combined(
@@ -154,6 +155,7 @@ def _combined(
     countdown = _Countdown(members, complete)
     bind_members(result, find_site(), countdown.members)
     for member in countdown.members():
+        watch(member)
         add_follower(member, result, countdown.follow)
     if not members:
         result.set_result([])
