@@ -21,6 +21,7 @@ help:
 	make demo        run examples/quickstart.py
 	make test        the CPU tests, the documentation's examples included
 	make slow        the repeats and soaks
+	make mutants     take out each stream rule in turn, and see its tests fail
 	make gpu         the tests and benchmarks of a machine with GPUs
 	make lint        ruff, mypy and import-linter
 	make format      let ruff rewrite the code
@@ -78,6 +79,10 @@ test: $(INSTALLED)
 .PHONY: slow
 slow: $(INSTALLED)
 	$(BIN)/python -m pytest tests docs -m "slow and not gpu" --timeout=600 $(PYTEST_ARGS)
+
+.PHONY: mutants
+mutants: $(INSTALLED)
+	$(BIN)/python -m tests.rules.mutants
 
 .PHONY: gpu
 gpu: $(INSTALLED)

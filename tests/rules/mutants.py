@@ -1,0 +1,266 @@
+"""Mutants: patches of a few lines that each take out one rule's synchronisation.
+
+``python -m tests.rules.mutants`` puts each into a copy of the tree, runs the tests of
+the rules on the simulated device, and prints a table; with ``--gpu`` those on a real
+GPU. A mutant is caught when a test of its own rule fails by a `RaceError` or a wrong
+value; on the GPU it must have been wrong in every round. It fails if one survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SIM_TESTS = "tests/rules/test_rules_on_sim.py"
+GPU_TESTS = "tests/gpu/test_rules_on_cuda.py"
+# How a missing edge shows; anything else, a time-out for one, catches nothing.
+RACE = re.compile(r"RaceError|UseAfterFreeError|AssertionError|assert ")
+ALL_ROUNDS = re.compile(r"wrong in (\d+) of (\d+)")
+TIMEOUT_S = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One patch.
+
+    Args:
+        rule: The rule that it breaks, as in the names of its tests.
+        what: What is missing.
+        path: The file.
+        old: What stands there, once.
+        new: What replaces it.
+        on: Where its rule can be broken: ``sim``, ``gpu`` or both.
+    """
+
+    rule: str
+    what: str
+    path: str
+    old: str
+    new: str
+    on: tuple[str, ...] = ("sim", "gpu")
+
+
+MUTANTS = [
+    Mutant(
+        rule="str1",
+        what="no event at completion",
+        path="rpcfut/_streams.py",
+        old="    return record_current(_devices_of(refs)) if refs else ()\n",
+        new="    return ()\n",
+    ),
+    Mutant(
+        rule="str2",
+        what="readers do not wait",
+        path="rpcfut/_future_core.py",
+        old="            wait_marks(self._marks, self._refs)\n",
+        new="            wait_marks((), self._refs)\n",
+    ),
+    Mutant(
+        rule="str2",
+        what="the allocator is not told who reads",
+        path="rpcfut/_future_core.py",
+        old="            wait_marks(self._marks, self._refs)\n",
+        new="            wait_marks(self._marks, ())\n",
+    ),
+    Mutant(
+        rule="str3",
+        what="callbacks do not wait for their parent",
+        path="rpcfut/_callback.py",
+        old="            marks=(*marks, *self.marks),\n",
+        new="            marks=self.marks,\n",
+    ),
+    Mutant(
+        rule="str3",
+        what="callbacks do not wait for the registering streams",
+        path="rpcfut/_callback.py",
+        old="            marks=(*marks, *self.marks),\n",
+        new="            marks=marks,\n",
+    ),
+    Mutant(
+        rule="str3",
+        what="callbacks on one stream do not take turns",
+        path="rpcfut/_lanes.py",
+        old="            if self._is_first_locked(ticket):\n"
+        "                return True\n",
+        new="            return True\n",
+    ),
+    Mutant(
+        rule="str4",
+        what="only the given streams count, not the current one",
+        path="rpcfut/_streams.py",
+        old="        for device in (*used_devices(), *_devices_of(refs)):\n"
+        "            pair =",
+        new="        for device in ():\n            pair =",
+    ),
+    Mutant(
+        rule="str5",
+        what="no events for what returned nothing",
+        path="rpcfut/_streams.py",
+        old="        streams = list(self._given.items())\n",
+        new="        streams = list(self._given.items())\n"
+        "        if not refs:\n            return ()\n",
+    ),
+    Mutant(
+        rule="str6",
+        what="an unknown type is let through",
+        path="rpcfut/_completion.py",
+        old="        return Completion("
+        "failure_of(_refusal(value, origin())), record(()))\n",
+        new="        return Completion(Value(value))\n",
+    ),
+    Mutant(
+        rule="str7",
+        what="events only on declared devices",
+        path="rpcfut/_completion.py",
+        old="    return Completion(Value(value), record(refs), refs)\n",
+        new="    marks = record(refs) if devices else ()\n"
+        "    return Completion(Value(value), marks, refs)\n",
+    ),
+    Mutant(
+        rule="str11",
+        what="the allocator is told of no reader at all",
+        path="rpcfut/_streams.py",
+        old="            seam.keep_alive(ref, seam.current_stream(ref.device))\n",
+        new="            pass\n",
+    ),
+    Mutant(
+        rule="str12",
+        what="pool streams are never used again",
+        path="rpcfut/_stream_pool.py",
+        old="            if free:\n",
+        new="            if False:\n",
+        on=("gpu",),
+    ),
+    Mutant(
+        rule="str14",
+        what="captured streams are not refused",
+        path="rpcfut/_capture.py",
+        old='        if device.type == "cuda" and _captures(device.index):\n',
+        new="        if False:\n",
+        on=("gpu",),
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the tests said about a mutant."""
+
+    own: dict[str, str]  # failed tests of its own rule, and how
+    others: list[str]  # rules whose tests failed as well
+
+    def verdict(self, *, on_gpu: bool) -> str:
+        """Empty when it was caught, else why not."""
+        if not self.own:
+            return "SURVIVED"
+        if not any(RACE.search(text) for text in self.own.values()):
+            return "FAILED BY ANOTHER ERROR"
+        if on_gpu:
+            for text in self.own.values():
+                found = ALL_ROUNDS.search(text)
+                if found and found[1] != found[2]:
+                    return f"ONLY {found[0]}".upper()
+        return ""
+
+
+def copy_tree(target: Path) -> None:
+    """Copy what the tests need."""
+    for name in ("rpcfut", "transport", "tests"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, target / name, ignore=ignore)
+    shutil.copy(ROOT / "setup.cfg", target)
+
+
+def patch(target: Path, mutant: Mutant) -> None:
+    """Apply a mutant; a patch that does not apply is a mistake in the table."""
+    file = target / mutant.path
+    text = file.read_text()
+    if text.count(mutant.old) != 1:
+        sys.exit(f"{mutant.path}: {mutant.what!r} does not apply exactly once")
+    file.write_text(text.replace(mutant.old, mutant.new))
+
+
+def run(target: Path, tests: str, keyword: str | None) -> dict[str, str]:
+    """Run tests; the failed ones, and how each failed."""
+    report = target / "report.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", tests, "-q", f"--junitxml={report}"]
+    command += ["-p", "no:cacheprovider", "-p", "no:randomly"]
+    command += ["-k", keyword] if keyword else []
+    path = f"{target}:{target / 'transport'}:{os.environ.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        command,
+        cwd=target,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if not report.exists():
+        sys.exit(f"pytest did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    failed: dict[str, str] = {}
+    for case in ET.parse(report).getroot().iter("testcase"):
+        for kind in ("failure", "error"):
+            for found in case.iter(kind):
+                text = f"{found.get('message', '')}\n{found.text or ''}"
+                failed[case.get("name", "?")] = text
+    return failed
+
+
+def try_mutant(mutant: Mutant, *, on_gpu: bool) -> Result:
+    """Put a mutant into a copy of the tree and run the tests of the rules."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder)
+        copy_tree(target)
+        patch(target, mutant)
+        # On a GPU each run costs seconds: the rule's own tests only.
+        keyword = f"{mutant.rule}_" if on_gpu else None
+        failed = run(target, GPU_TESTS if on_gpu else SIM_TESTS, keyword)
+    prefix = f"test_{mutant.rule}_"
+    own = {name: text for name, text in failed.items() if name.startswith(prefix)}
+    rules = {name.split("_")[1] for name in failed if name not in own}
+    return Result(own, sorted(rules))
+
+
+def main() -> None:
+    """Try all mutants and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gpu", action="store_true", help="on a real GPU")
+    parser.add_argument("--only", help="a rule, as in str3")
+    options = parser.parse_args()
+    place = "gpu" if options.gpu else "sim"
+    with tempfile.TemporaryDirectory() as folder:
+        copy_tree(Path(folder))
+        clean = run(Path(folder), GPU_TESTS if options.gpu else SIM_TESTS, None)
+    if clean:
+        sys.exit(f"without a mutant these fail already: {sorted(clean)}")
+    print(f"{'rule':6} {place:>4}  {'tests':>5}  {'also fail':18} what is missing")
+    survived = 0
+    for mutant in MUTANTS:
+        if place not in mutant.on or options.only not in {None, mutant.rule}:
+            continue
+        result = try_mutant(mutant, on_gpu=options.gpu)
+        verdict = result.verdict(on_gpu=options.gpu)
+        survived += bool(verdict)
+        others = " ".join(result.others) or ("(not run)" if options.gpu else "-")
+        caught = verdict or "ok"
+        print(
+            f"{mutant.rule:6} {caught:>4}  {len(result.own):5}  {others:18} "
+            f"{mutant.what}",
+            flush=True,
+        )
+    sys.exit(f"{survived} mutants were not caught" if survived else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Each stream rule on the simulated device, by its name; the mutants are caught here.
+
+A rule that does not hold shows as a `RaceError` or as a wrong value, whatever the seed.
+The same rules on a real GPU: tests/gpu/test_rules_on_cuda.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+import rpcfut
+from rpcfut import Future
+from rpcfut.testing import SimArray, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rpcfut.testing import Simulation
+
+SEEDS = range(5)
+
+
+@pytest.fixture(params=SEEDS)
+def sim(request: pytest.FixtureRequest) -> Iterator[Simulation]:
+    """Two devices; a race that nobody saw fails the test."""
+    with simulate(2, seed=request.param) as simulation:
+        yield simulation
+
+
+class Opaque:
+    """A type that nobody registered, with an array inside."""
+
+    def __init__(self, array: SimArray) -> None:
+        self.array = array
+
+
+def made_aside(sim: Simulation, value: float = 2.0) -> Future[SimArray]:
+    """A future of an array that a side stream made."""
+    future: Future[SimArray] = Future()
+    with sim.stream(0):
+        future.set_result(sim.array([value]))
+    return future
+
+
+def test_str1_completing_records_on_the_completing_threads_stream(
+    sim: Simulation,
+) -> None:
+    future = made_aside(sim)
+    assert future.wait().tolist() == [2.0]
+
+
+def test_str2_reading_makes_the_readers_stream_wait(sim: Simulation) -> None:
+    future = made_aside(sim)
+    with sim.stream(0):
+        copy = future.wait().clone()
+        assert copy.tolist() == [2.0]
+    assert future.result().tolist() == [2.0]
+
+
+def test_str2_the_allocator_is_told_who_reads(sim: Simulation) -> None:
+    home = sim.stream(0)
+    future: Future[SimArray] = Future()
+    with home:
+        future.set_result(sim.array([1.0]))
+    with sim.stream(0):
+        copy = future.wait().clone()
+        del future
+        with home:
+            sim.array([5.0])
+        assert copy.tolist() == [1.0]
+
+
+def test_str3_a_callback_comes_after_its_parents_work(sim: Simulation) -> None:
+    child = made_aside(sim).then(lambda f: f._outcome.value * 2.0)  # type: ignore[union-attr]
+    assert child.wait().tolist() == [4.0]
+
+
+def test_str3_a_callback_comes_after_the_code_before_then(sim: Simulation) -> None:
+    future: Future[None] = Future()
+    with sim.stream(0):
+        before = sim.array([1.0])
+        child = future.then(lambda _: before + before)
+    future.set_result(None)
+    assert child.wait().tolist() == [2.0]
+
+
+def test_str3_callbacks_given_one_stream_do_not_interleave() -> None:
+    with simulate() as sim:
+        stream = rpcfut.stream("sim:0")
+        total = sim.zeros(1)
+        inside = [threading.Event(), threading.Event()]
+
+        def update(number: int, f: Future[SimArray]) -> None:
+            new = total + f.value()
+            inside[number].set()
+            # If the other one may come between, it has time to; if not, this ends.
+            inside[1 - number].wait(0.2)
+            total.copy_(new)
+
+        futures: list[Future[SimArray]] = [Future(), Future()]
+        children = [
+            f.then(partial(update, number), stream=stream)
+            for number, f in enumerate(futures)
+        ]
+        value = sim.array([1.0])
+        threads = [
+            threading.Thread(target=f.set_result, args=(value,)) for f in futures
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        for child in children:
+            child.wait(10)
+        assert total.tolist() == [2.0]
+
+
+def test_str4_the_childs_events_come_from_what_is_returned(sim: Simulation) -> None:
+    """On the stream that was current when the callback returned."""
+    side = sim.stream(0)
+
+    def switch(_: Future[None]) -> SimArray:
+        sim.set_stream(side)
+        return sim.array([1.0])
+
+    future: Future[None] = Future()
+    child = future.then(switch)
+    future.set_result(None)
+    assert child.wait().tolist() == [1.0]
+
+
+@pytest.mark.parametrize("ending", ["nothing", "raises", "unknown"])
+def test_str5_what_was_launched_in_place_is_waited_for(
+    sim: Simulation, ending: str
+) -> None:
+    p = sim.zeros(1)
+
+    def work(_: Future[None]) -> object:
+        p.add_(3.0)
+        if ending == "raises":
+            raise KeyError("on purpose")
+        return Opaque(p) if ending == "unknown" else None
+
+    future: Future[None] = Future()
+    child = future.then(work)
+    future.set_result(None)
+    child.exception()
+    assert p.tolist() == [3.0]
+
+
+def test_str6_an_unknown_type_never_hides_behind_the_parents_events(
+    sim: Simulation,
+) -> None:
+    def work(f: Future[SimArray]) -> Opaque:
+        with sim.stream(0):
+            return Opaque(f.value() + 1.0)
+
+    child = made_aside(sim).then(work)
+    assert child.done()
+    error = child.exception()
+    if error is None:
+        child.wait().array.tolist()  # what happens if it is let through
+    assert isinstance(error, rpcfut.ExtractionError)
+
+
+def test_str7_without_declared_devices_they_come_from_the_value(
+    sim: Simulation,
+) -> None:
+    future: Future[SimArray] = Future()
+    with sim.stream(1):
+        future.set_result(sim.array([2.0], device=1))
+    assert future.wait().tolist() == [2.0]
+    declared: Future[SimArray] = Future(devices=["sim:0"])
+    declared.set_result(sim.zeros(1, device=1))
+    assert isinstance(declared.exception(), rpcfut.DeviceMismatchError)
+
+
+def test_str11_memory_lives_until_the_last_reader_is_through(sim: Simulation) -> None:
+    """The callback reads on its stream; everybody else drops the value."""
+    home = sim.stream(0)
+    future: Future[SimArray] = Future()
+    with home:
+        future.set_result(sim.array([1.0]))
+    child = future.then(lambda f: f.value().clone())
+    copy = child.wait(5)
+    del future, child
+    with home:
+        sim.array([5.0])
+    assert copy.tolist() == [1.0]
+
+
+def test_str12_a_device_that_nobody_used_gets_no_streams() -> None:
+    with simulate(2, used=(0,)) as sim:
+        before = len(sim.used_devices)
+        made_aside(sim).then(lambda f: f.value()).wait(5)
+        assert len(sim.used_devices) == before
