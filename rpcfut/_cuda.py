@@ -40,6 +40,10 @@ _MAX_KNOWN = 1024
 class CudaSeam:
     """Streams and events of CUDA devices. Any thread; never waits for a GPU."""
 
+    # An idle stream needs no event. Tools that derive the order from events alone, as
+    # torch's sanitizer does, cannot know that, and want them all.
+    skips_idle_streams = True
+
     def __init__(self) -> None:
         self._holding = Holding(self.record)
         self._used: tuple[Device, ...] = ()
@@ -98,7 +102,7 @@ class CudaSeam:
 
     def record(self, stream: torch.cuda.Stream) -> Event | None:
         """An event at the end of `stream`, or None if nothing is queued there."""
-        if stream.query():
+        if self.skips_idle_streams and stream.query():
             return None
         event = torch.cuda.Event()
         event.record(stream)

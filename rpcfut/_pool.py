@@ -13,7 +13,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from rpcfut._errors import PoolExhaustedError
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rpcfut.pool")
 _thread = threading.local()
+# Entered around each task, on its thread: for tools whose state is per thread.
+_around_tasks: list[Callable[[], AbstractContextManager[object]]] = []
 
 CORE_THREADS = 16
 MAX_THREADS = 256
@@ -156,7 +158,10 @@ class ThreadPool:
         task = self._next_task(worker)
         while task is not None:
             try:
-                task()
+                if _around_tasks:
+                    _run_inside(task)
+                else:
+                    task()
             except BaseException:  # noqa: BLE001 - logged, see below
                 # A task catches what user code raises; this is a fault of ours, and
                 # a thread lost to it would be one fewer for everybody.
@@ -190,6 +195,27 @@ class Server(Protocol):
     def blocking(self) -> AbstractContextManager[None]:
         """Entered by a thread while it waits; may refuse."""
         ...
+
+
+@contextmanager
+def around_tasks(make: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+    """Have all pools run their tasks inside a context made by `make`.
+
+    For debugging tools whose state is per thread, torch's CUDA sanitizer for one: on
+    the main thread alone it sees nothing of what callbacks do.
+    """
+    _around_tasks.append(make)
+    try:
+        yield
+    finally:
+        _around_tasks.remove(make)
+
+
+def _run_inside(task: Callable[[], None]) -> None:
+    with ExitStack() as stack:
+        for make in _around_tasks:
+            stack.enter_context(make())
+        task()
 
 
 def current_pool() -> Server | None:

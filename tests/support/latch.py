@@ -5,9 +5,13 @@ from __future__ import annotations
 import functools
 import threading
 import warnings
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SOURCE = r"""
 extern "C" __global__ void hold(volatile int* flag, long long cycles) {
@@ -31,8 +35,26 @@ def _kernel() -> Any:
 class Latch:
     """Holds up streams from `hold` on, until `open`."""
 
+    _are_made_open = False
+
     def __init__(self) -> None:
         self._flag = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+        if self._are_made_open:
+            self.open()
+
+    @classmethod
+    @contextmanager
+    def made_open(cls) -> Iterator[None]:
+        """Let latches hold nothing, to warm up.
+
+        A kernel that runs for the first time is loaded first, and loading waits for all
+        that runs on the device: for a latch, too.
+        """
+        cls._are_made_open = True
+        try:
+            yield
+        finally:
+            cls._are_made_open = False
 
     def hold(self, stream: torch.cuda.Stream) -> None:
         """Queue the kernel on a stream."""

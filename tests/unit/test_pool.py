@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import pytest
 
 from rpcfut import Future, PoolExhaustedError
 from rpcfut._callbacks import isolated_runtime
-from rpcfut._pool import ThreadPool, current_pool
+from rpcfut._pool import ThreadPool, around_tasks, current_pool
 from tests.support.threads import Gate, run_together
 
 if TYPE_CHECKING:
@@ -263,3 +264,22 @@ def test_a_raising_task_does_not_cost_a_thread(
         pool.submit(fail)
         assert _run(pool, threading.get_ident) == first
     assert [r.getMessage() for r in caplog.records] == ["a task of pool test raised"]
+
+
+def test_a_context_around_tasks_is_entered_on_the_tasks_thread() -> None:
+    """For tools whose state is per thread; after it, tasks run bare again."""
+    entered: list[int] = []
+
+    @contextmanager
+    def note():
+        entered.append(threading.get_ident())
+        yield
+
+    ran: queue.SimpleQueue[int] = queue.SimpleQueue()
+    with _pool() as pool:
+        with around_tasks(note):
+            pool.submit(lambda: ran.put(threading.get_ident()))
+            assert [ran.get(timeout=10)] == entered
+        pool.submit(lambda: ran.put(0))
+        ran.get(timeout=10)
+        assert len(entered) == 1
