@@ -336,7 +336,7 @@ def test_str6_an_unknown_type_never_hides_behind_the_parents_events() -> None:
             parent.set_result(tensor)
         assert child.done()
         if child.exception() is not None:
-            assert not stream.query()
+            assert turn == 0 or not stream.query()  # the GPU is still busy
             latch.open()
             stream.synchronize()
             return isinstance(child.exception(), rpcfut.ExtractionError)
@@ -389,6 +389,7 @@ def test_str12_no_other_device_gets_a_context() -> None:
         assert not torch._C._cuda_hasPrimaryContext(index)
 
 
+@pytest.mark.racy  # the sanitizer does not know captures
 def test_str14_what_would_break_a_capture_is_refused_and_the_graph_is_right() -> None:
     """Refused on the capturing thread; the capture goes on, and replays rightly."""
     x = torch.zeros(8, device="cuda:0")
@@ -417,6 +418,7 @@ def test_str14_what_would_break_a_capture_is_refused_and_the_graph_is_right() ->
     assert is_all(pending.wait(), 1)
 
 
+@pytest.mark.racy  # the sanitizer does not know captures
 def test_str14_threads_of_the_library_do_not_break_a_capture() -> None:
     """A callback runs on the pool while this thread captures, in the strictest mode."""
     x = torch.zeros(8, device="cuda:0")
