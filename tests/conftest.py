@@ -18,8 +18,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Threads that belong to the process, not to the test that first used them.
+# Threads and folders that belong to the process, not to the test that first used them.
 _PROCESS_WIDE_THREADS = ("rpcfut-callback-", "Trio thread")
+_PROCESS_WIDE_NAMES = ("torchinductor_",)
 _GRACE_ROUNDS = 40
 _GRACE_ROUND_S = 0.05
 
@@ -125,7 +126,11 @@ def _sockets() -> frozenset[str]:
 def _names() -> frozenset[str]:
     found = {f"/dev/shm/{n}" for n in os.listdir("/dev/shm") if n.startswith("rpcfut")}
     folder = tempfile.gettempdir()
-    found.update(f"{folder}/{name}" for name in os.listdir(folder))
+    found.update(
+        f"{folder}/{name}"
+        for name in os.listdir(folder)
+        if not name.startswith(_PROCESS_WIDE_NAMES)
+    )
     return frozenset(found)
 
 
