@@ -6,16 +6,9 @@ import enum
 import functools
 from typing import TYPE_CHECKING, Any
 
-from rpcfut._known_types import (
-    Rule,
-    attribute_parts,
-    field_names,
-    is_named_tuple,
-    itself,
-    leaf,
-    module_name,
-    type_name,
-)
+from rpcfut._known_types import field_names, is_named_tuple
+from rpcfut._parts import Rule, attribute_parts, itself, leaf
+from rpcfut._paths import module_name, type_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

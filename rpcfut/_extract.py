@@ -1,33 +1,46 @@
 """Which memory does a value hold?
 
 Theory of operation: a walk over batches of objects. Of each batch the *set of types* is
-looked at first, so that a list of a million numbers costs one pass in C (EXT-8). The
-walk carries no paths; only when it met a type that nobody knows, a second one that does
-finds where that is.
+looked at first, so that a list of a million numbers costs one pass in C (EXT-8); dense
+host tensors are taken a batch at a time, too. The walk carries no paths; only when it
+met a type that nobody knows, a second one that does finds where that is (`_blame`).
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Collection, Iterable, Iterator
+import dataclasses
+from itertools import repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from rpcfut._derived import registration_line
+from rpcfut._audit import find_missed
+from rpcfut._blame import parts_of, rule_failed, unknown_type
 from rpcfut._devices import CPU
-from rpcfut._errors import ExtractionError, Origin
-from rpcfut._known_types import Rule, itself, mapping_parts, steps, type_name
-from rpcfut._memory import DataRef, is_pinned
-from rpcfut._registry import TYPES, Snapshot
+from rpcfut._errors import Origin
+from rpcfut._memory import (
+    CUDA_PINNED,
+    DataRef,
+    PinnedMemory,
+    has_pinned,
+    is_pinned_block,
+)
+from rpcfut._parts import Rule, itself, leaf, mapping_parts
+from rpcfut._type_registry import current_types
 
 if TYPE_CHECKING:
-    from rpcfut._devices import Device
+    from collections.abc import Callable, Collection, Iterable
 
-__all__ = ["DataRef", "extract", "extract_device"]
+    from rpcfut._devices import Device
+    from rpcfut._snapshot import Snapshot
+
+__all__ = ["DataRef", "extract", "extract_by", "extract_device"]
 
 _UNNAMED = Origin(what="the value")
-_TENSORS: Final = {torch.Tensor}
+_FLAGS: Final = attrgetter("is_cpu", "requires_grad", "is_quantized")
+_PLAIN_FLAGS: Final = {(True, False, False)}
+_NEW: Final[Any] = tuple.__new__  # DataRef() takes twice as long
 
 
 def extract(value: object, *, origin: Origin | None = None) -> list[DataRef]:
@@ -46,10 +59,13 @@ def extract(value: object, *, origin: Origin | None = None) -> list[DataRef]:
         ExtractionError: When nobody has said what a type in it holds (EXT-3), or the
             function that should say it raised.
     """
-    return _Walk(origin, is_host_wanted=True).run(value)
+    types = current_types().snapshot
+    return _Walk(types, origin, CUDA_PINNED, is_host_wanted=True).run(value)
 
 
-def extract_device(value: Any, *, origin: Origin | None = None) -> list[DataRef]:
+def extract_device(
+    value: Any, *, origin: Origin | None = None, pinned: PinnedMemory = CUDA_PINNED
+) -> list[DataRef]:
     """List the memory of a value that a host thread may not just read.
 
     Device memory, and pinned host memory, which a GPU may be writing to.
@@ -57,6 +73,7 @@ def extract_device(value: Any, *, origin: Origin | None = None) -> list[DataRef]
     Args:
         value: Any value.
         origin: Where it came from, for the message.
+        pinned: How to tell pinned host memory.
 
     Returns:
         The blocks, in no particular order.
@@ -64,34 +81,84 @@ def extract_device(value: Any, *, origin: Origin | None = None) -> list[DataRef]
     Raises:
         ExtractionError: As `extract` does.
     """
-    leaves = TYPES.snapshot.leaves
+    types = current_types().snapshot
     kind = type(value)
-    if kind in leaves:
+    if kind in types.leaves:
         return []
-    if not torch.cuda.is_initialized():
-        batch = value if kind is tuple or kind is list else (value,)
-        if _is_host_only(batch, leaves):
-            return []
-    return _Walk(origin, is_host_wanted=False).run(value)
+    batch = value if kind is tuple or kind is list else (value,)
+    if _is_host_only(batch, types.leaves, pinned):
+        return []
+    return _Walk(types, origin, pinned, is_host_wanted=False).run(value)
 
 
-def _is_host_only(batch: Collection[Any], leaves: frozenset[type]) -> bool:
+def extract_by(
+    extractor: Callable[[Any], object], value: Any, *, origin: Origin | None = None
+) -> list[DataRef]:
+    """As `extract_device`, with a function that says what the value itself holds.
+
+    Args:
+        extractor: As for `register_extractor`, for this value only.
+        value: Any value.
+        origin: Where it came from, for the message.
+
+    Raises:
+        ExtractionError: As `extract` does.
+    """
+    types = current_types().snapshot
+    try:
+        parts = parts_of(value, extractor, types)
+    except Exception as error:
+        origin = origin or _UNNAMED
+        raise rule_failed(value, value, extractor, error, origin, types) from error
+    return extract_device(list(parts), origin=origin)
+
+
+def _is_host_only(
+    batch: Collection[Any], leaves: frozenset[type], pinned: PinnedMemory
+) -> bool:
     kinds = set(map(type, batch))
     if torch.Tensor not in kinds:
         return kinds <= leaves
     kinds.discard(torch.Tensor)
     tensors = [part for part in batch if type(part) is torch.Tensor] if kinds else batch
-    return kinds <= leaves and all([tensor.is_cpu for tensor in tensors])  # noqa: C419 - twice as fast
+    return kinds <= leaves and _are_host_only(tensors, pinned)
+
+
+def _are_host_only(tensors: Collection[torch.Tensor], pinned: PinnedMemory) -> bool:
+    if not all([tensor.is_cpu for tensor in tensors]):  # noqa: C419 - twice as fast
+        return False
+    if not pinned.is_in_use():
+        return True
+    try:
+        return not has_pinned(tensors, pinned)
+    except NotImplementedError:  # sparse, say
+        return False
 
 
 class _Walk:
-    """One walk over one value; owner thread only."""
+    """One walk over one value; owner thread only.
 
-    def __init__(self, origin: Origin | None, *, is_host_wanted: bool) -> None:
+    Args:
+        types: What is known.
+        origin: Where the value came from.
+        pinned: How to tell pinned host memory.
+        is_host_wanted: Whether to list host memory that is not pinned, too.
+    """
+
+    def __init__(
+        self,
+        types: Snapshot,
+        origin: Origin | None,
+        pinned: PinnedMemory,
+        *,
+        is_host_wanted: bool,
+    ) -> None:
+        self._types = types
         self._origin = origin or _UNNAMED
+        self._pinned = pinned
         self._is_host_wanted = is_host_wanted
-        self._types = TYPES.snapshot
-        self._blocks: dict[tuple[Device, int], DataRef] = {}
+        self._host: dict[int, DataRef] = {}
+        self._device: dict[tuple[Device, int], DataRef] = {}
         # Ids stay ours only while the objects live, and rules may make objects.
         self._seen: dict[int, object] = {}
         self._batches: list[Iterable[Any]] = []
@@ -99,31 +166,55 @@ class _Walk:
     def run(self, value: object) -> list[DataRef]:
         self._batches.append((value,))
         leaves = self._types.leaves
-        skips_host = not self._is_host_wanted and not torch.cuda.is_initialized()
         while self._batches:
             batch = self._batches.pop()
             kinds = set(map(type, batch))
             if kinds <= leaves:
                 continue
-            if skips_host and kinds == _TENSORS:
-                batch = [tensor for tensor in batch if not tensor.is_cpu]
+            if torch.Tensor in kinds:
+                batch = self._take_tensors(list(batch))
             for part in batch:
-                kind = type(part)
-                if kind is torch.Tensor and part.layout is torch.strided:
-                    self._visit_dense(part, value)
-                elif kind not in leaves:
+                if type(part) not in leaves:
                     self._visit(part, value)
-        return list(self._blocks.values())
+        return [*self._host.values(), *self._device.values()]
 
-    def _visit_dense(self, tensor: torch.Tensor, root: object) -> None:
-        """Do what `tensor_parts` would, for the commonest type without lists."""
-        if tensor.requires_grad or not tensor.is_cpu or tensor.is_quantized:
-            self._visit(tensor, root)
-            return
-        storage = tensor.untyped_storage()
-        pointer = storage.data_ptr()
-        if (CPU, pointer) not in self._blocks and pointer:
-            self._take(DataRef(CPU, pointer, storage.nbytes(), tensor))
+    def _take_tensors(self, batch: list[Any]) -> list[Any]:
+        """Take the host tensors of a batch all at once, if they are plain ones.
+
+        Returns:
+            What is left to visit.
+        """
+        tensors = [part for part in batch if type(part) is torch.Tensor]
+        rest = [part for part in batch if type(part) is not torch.Tensor]
+        if self._is_host_wanted:
+            return rest if self._name_all(tensors) else batch
+        if _are_host_only(tensors, self._pinned):
+            return rest
+        if self._pinned.is_in_use():
+            return batch
+        return [*rest, *(tensor for tensor in tensors if not tensor.is_cpu)]
+
+    def _name_all(self, tensors: list[torch.Tensor]) -> bool:
+        """Do what `tensor_parts` would for each, if all are plain host tensors."""
+        if set(map(_FLAGS, tensors)) != _PLAIN_FLAGS:
+            return False
+        try:
+            storages = list(map(torch.Tensor.untyped_storage, tensors))
+            pointers = list(map(torch.UntypedStorage.data_ptr, storages))
+        except (NotImplementedError, RuntimeError):  # sparse, or zeros without memory
+            return False
+        sizes = map(torch.UntypedStorage.nbytes, storages)
+        fields = zip(repeat(CPU), pointers, sizes, tensors)
+        refs = list(map(_NEW, repeat(DataRef), fields))
+        blocks = dict(zip(pointers, refs, strict=True))
+        if len(blocks) == len(refs) and self._host.keys().isdisjoint(blocks):
+            blocks.pop(0, None)
+            self._host.update(blocks)
+        else:
+            for ref in refs:
+                if ref.pointer:
+                    self._take(ref)
+        return True
 
     def _visit(self, part: Any, root: object) -> None:
         kind = type(part)
@@ -134,117 +225,55 @@ class _Walk:
         if key in self._seen:
             return
         self._seen[key] = part
-        rule = self._types.rules.get(kind) or self._types.find_rule(kind)
+        types = self._types
+        rule = types.rules.get(kind) or types.find_rule(kind)
         if rule is itself:
             self._batches.append(part)
         elif rule is mapping_parts:
             self._batches.append(part.values())
             self._batches.append(part.keys())
         elif rule is None:
-            raise _unknown(root, self._types, self._origin)
+            raise unknown_type(root, types, self._origin)
         else:
             try:
-                self._batches.append(_parts_of(part, rule, self._types))
+                parts = parts_of(part, rule, types)
             except Exception as error:
-                raise _rule_failed(root, part, rule, error, self._origin) from error
+                raise rule_failed(
+                    root, part, rule, error, self._origin, types
+                ) from error
+            self._batches.append(parts)
+        if types.is_audit and types.is_audited(kind):
+            self._audit(part, rule, root)
 
     def _take(self, ref: DataRef) -> None:
-        if ref.device.type == "cpu" and not (
-            self._is_host_wanted or is_pinned(ref.owner)
-        ):
-            return
-        key = (ref.device, ref.pointer)
-        known = self._blocks.get(key)
-        if known is None or known.nbytes < ref.nbytes:
-            self._blocks[key] = ref
+        if ref.device.type != "cpu":
+            key = (ref.device, ref.pointer)
+            known = self._device.get(key)
+            if known is None or known.nbytes < ref.nbytes:
+                self._device[key] = ref
+        elif self._is_host_wanted or is_pinned_block(ref, self._pinned):
+            known = self._host.get(ref.pointer)
+            if known is None or known.nbytes < ref.nbytes:
+                self._host[ref.pointer] = ref
 
+    def _audit(self, part: Any, rule: Rule, root: object) -> None:
+        """Compare what a registered extractor leads to with what pickling meets."""
+        unaudited = dataclasses.replace(self._types, is_audit=False)
 
-def _parts_of(part: object, rule: Rule, types: Snapshot) -> Collection[Any]:
-    """Ask a rule what an object holds; be strict about what it may answer.
+        def blocks_of(value: object) -> list[DataRef]:
+            # Whoever said "no device data" did not speak of host memory.
+            walk = _Walk(
+                unaudited, self._origin, self._pinned, is_host_wanted=rule is not leaf
+            )
+            return walk.run(value)
 
-    A dict that was iterated would give its keys and hide its values; a tensor would
-    give its rows. So whatever is a value by itself counts as one part.
-    """
-    parts = rule(part)
-    if isinstance(parts, (list, tuple)) or rule is itself:
-        return parts  # type: ignore[return-value] # `itself` is for collections only
-    if parts is None:
-        raise TypeError("it returned None; return a list, [] if there is nothing")
-    if type(parts) is DataRef or types.find_rule(type(parts)) is not None:
-        return (parts,)
-    if isinstance(parts, Iterable):
-        return list(parts)
-    raise TypeError(f"it returned {parts!r}; return a list of what the object holds")
-
-
-def _unknown(root: object, types: Snapshot, origin: Origin) -> ExtractionError:
-    path, kind = origin.path_root, type(root)
-    for path, part, rule in _paths(root, types, origin):  # noqa: B007 - the last one counts
-        kind = type(part)
-        if rule is None:
-            break
-    name = type_name(kind)
-    if issubclass(kind, torch.nn.Module):
-        fix = "a module is not a value: send its state_dict()"
-    else:
-        short = kind.__qualname__
-        fix = (
-            f"{registration_line(kind)}\n"
-            f"or, if it never travels: @rpcfut.register_extractor({short})\n"
-            f"or, if it holds no device memory: rpcfut.no_device_data({short})"
+        known = {(ref.device, ref.pointer) for ref in blocks_of(part)}
+        missed = find_missed(
+            part,
+            self._types.has_extractor,
+            blocks_of,
+            lambda ref: (ref.device, ref.pointer) in known,
         )
-    return _error(origin, name, path, fix)
-
-
-def _rule_failed(
-    root: object, part: object, rule: Rule, error: Exception, origin: Origin
-) -> ExtractionError:
-    path = origin.path_root
-    for path, found, _ in _paths(root, TYPES.snapshot, origin):  # noqa: B007 - as above
-        if found is part:
-            break
-    if rule.__module__.startswith("rpcfut."):
-        fix = str(error)
-    else:
-        code = inspect.unwrap(rule).__code__ if inspect.isfunction(rule) else None
-        place = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
-        name = getattr(rule, "__qualname__", repr(rule))
-        fix = f"its extractor {name}{place} raised {type(error).__name__}: {error}"
-    return _error(origin, type_name(type(part)), path, fix)
-
-
-def _error(origin: Origin, name: str, path: str, fix: str) -> ExtractionError:
-    return ExtractionError(
-        type_name=name,
-        path=path,
-        what=origin.what,
-        worker=origin.worker,
-        call=origin.call,
-        fix=fix,
-    )
-
-
-def _paths(
-    root: object, types: Snapshot, origin: Origin
-) -> Iterator[tuple[str, object, Rule | None]]:
-    """Walk again, in the order of the value, with the path to each object."""
-    seen: dict[int, object] = {}
-    ahead: list[tuple[str, object]] = [(origin.path_root, root)]
-    while ahead:
-        path, part = ahead.pop()
-        if type(part) in types.leaves or type(part) is DataRef or id(part) in seen:
-            continue
-        seen[id(part)] = part
-        rule = types.find_rule(type(part))
-        yield path, part, rule
-        if rule is None:
-            continue
-        try:
-            parts = list(_parts_of(part, rule, types))
-        except Exception:  # noqa: BLE001, S112 - the first walk reports it, if it is its
-            continue
-        named = {id(child): step for step, child in reversed(list(steps(part)))}
-        ahead.extend(
-            (path + named.get(id(child), f".<part {number}>"), child)
-            for number, child in reversed(list(enumerate(parts)))
-        )
+        if missed is not None:
+            error = LookupError(f"missed {missed}; return that, too")
+            raise rule_failed(root, part, rule, error, self._origin, self._types)

@@ -1,206 +1,41 @@
-"""Types that users registered: for extraction (EXT-2) and for the wire.
-
-Theory of operation: what is known stands in one frozen snapshot. A lookup reads the
-snapshot and takes no lock. A registration makes a new snapshot under the lock and swaps
-it in, which also drops what was derived from the old one. Registrations are
-process-wide, as types are; `isolated_registry` takes back those made inside it.
-"""
+"""What users call to say what a type holds (EXT-2), and how it travels."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from rpcfut._derived import derived_form, rule_from, wire_name
-from rpcfut._known_types import (
-    LEAVES,
-    NATIVE,
-    RULES,
-    Rule,
-    family_rule,
-    leaf,
-    type_name,
+from rpcfut._known_types import NATIVE
+from rpcfut._parts import Rule, leaf
+from rpcfut._pickler_walk import pickle_rule
+from rpcfut._snapshot import WireFormat
+from rpcfut._type_registry import (
+    TYPES,
+    ScopedTypes,
+    TypeRegistry,
+    current_types,
+    types_in_use,
 )
+
+__all__ = [
+    "TYPES",
+    "WireFormat",
+    "extractors",
+    "isolated_registry",
+    "no_device_data",
+    "register_builtin",
+    "register_extractor",
+    "register_type",
+]
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., object])
-
-_DERIVED_LIMIT = 4096
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WireFormat:
-    """How a registered type travels.
-
-    Args:
-        kind: The type.
-        name: What it is called on the wire.
-        flatten: Makes a supported value of an object.
-        unflatten: Makes the object again.
-    """
-
-    kind: type
-    name: str
-    flatten: Callable[..., object]
-    unflatten: Callable[..., object]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """All that is known at one moment; never changed, but for the memory `derived`."""
-
-    rules: Mapping[type, Rule]
-    leaves: frozenset[type]
-    bases: Mapping[type, Rule]
-    wire_by_type: Mapping[type, WireFormat]
-    wire_by_name: Mapping[str, WireFormat]
-    places: Mapping[tuple[str, type], str]
-    derived: dict[type, Rule]
-
-    def find_rule(self, kind: type) -> Rule | None:
-        """Find a type's rule: its own, a registered base's, its family's (EXT-5)."""
-        rule = self.rules.get(kind) or self.derived.get(kind)
-        if rule is not None:
-            return rule
-        for base in kind.__mro__[1:]:
-            rule = self.bases.get(base)
-            if rule is not None:
-                break
-        else:
-            rule = family_rule(kind)
-        if rule is not None:
-            if len(self.derived) >= _DERIVED_LIMIT:
-                self.derived.clear()  # classes made in a loop must not pile up
-            self.derived[kind] = rule
-        return rule
-
-
-def _initial() -> Snapshot:
-    return Snapshot(
-        rules=RULES,
-        leaves=LEAVES,
-        bases={},
-        wire_by_type={},
-        wire_by_name={},
-        places={},
-        derived={},
-    )
-
-
-class TypeRegistry:
-    """The holder of the snapshot; any thread. Registering is rare, reading is not."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.snapshot = _initial()
-
-    def __repr__(self) -> str:
-        now = self.snapshot
-        return (
-            f"<TypeRegistry {len(now.rules) - len(RULES)} extractors, "
-            f"{len(now.wire_by_type)} wire formats>"
-        )
-
-    def add_rule(
-        self, kind: type, rule: Rule, *, override: bool, subclasses: bool, place: str
-    ) -> None:
-        """Register what objects of a type hold.
-
-        Raises:
-            ValueError: When the type has a rule and `override` is not given.
-        """
-        with self._lock:
-            now = self.snapshot
-            if not override:
-                self._refuse_second(now, "extractor", kind)
-            self.snapshot = _with_rule(
-                now, kind, rule, subclasses=subclasses, place=place
-            )
-
-    def add_wire(
-        self, form: WireFormat, rule: Rule, *, override: bool, place: str
-    ) -> None:
-        """Register what objects of a type hold and how they travel, or neither.
-
-        Raises:
-            ValueError: When the type or the wire name is taken.
-        """
-        with self._lock:
-            now = self.snapshot
-            if not override:
-                self._refuse_second(now, "extractor", form.kind)
-                self._refuse_second(now, "wire format", form.kind)
-                self._refuse_same_name(now, form)
-            now = _with_rule(now, form.kind, rule, subclasses=False, place=place)
-            former = now.wire_by_name.get(form.name)
-            by_type = {k: v for k, v in now.wire_by_type.items() if v is not former}
-            by_name = {
-                k: v for k, v in now.wire_by_name.items() if v.kind is not form.kind
-            }
-            self.snapshot = dataclasses.replace(
-                now,
-                wire_by_type={**by_type, form.kind: form},
-                wire_by_name={**by_name, form.name: form},
-                places={**now.places, ("wire format", form.kind): place},
-            )
-
-    @contextmanager
-    def isolated(self) -> Iterator[TypeRegistry]:
-        """Take back, at the end, whatever was registered inside."""
-        with self._lock:
-            before = self.snapshot
-            self.snapshot = dataclasses.replace(before, derived={})
-        try:
-            yield self
-        finally:
-            with self._lock:
-                self.snapshot = before
-
-    @staticmethod
-    def _refuse_second(now: Snapshot, what: str, kind: type) -> None:
-        known = now.rules if what == "extractor" else now.wire_by_type
-        if kind in known:
-            place = now.places.get((what, kind), "rpcfut itself")
-            raise ValueError(
-                f"second {what} for {type_name(kind)}: the first is from {place}; "
-                "pass override=True to replace it"
-            )
-
-    @staticmethod
-    def _refuse_same_name(now: Snapshot, form: WireFormat) -> None:
-        other = now.wire_by_name.get(form.name)
-        if other is not None:
-            place = now.places[("wire format", other.kind)]
-            raise ValueError(
-                f"the wire name {form.name!r} of {type_name(form.kind)} is taken by "
-                f"{type_name(other.kind)}, from {place}; pass name= to give one of "
-                "them another, or override=True to replace it"
-            )
-
-
-def _with_rule(
-    now: Snapshot, kind: type, rule: Rule, *, subclasses: bool, place: str
-) -> Snapshot:
-    bases = {k: v for k, v in now.bases.items() if k is not kind}
-    if subclasses:
-        bases[kind] = rule
-    return dataclasses.replace(
-        now,
-        rules={**now.rules, kind: rule},
-        leaves=now.leaves | {kind} if rule is leaf else now.leaves - {kind},
-        bases=bases,
-        places={**now.places, ("extractor", kind): place},
-        derived={},
-    )
-
-
-TYPES: Final = TypeRegistry()
 
 
 def isolated_registry() -> AbstractContextManager[TypeRegistry]:
@@ -208,12 +43,36 @@ def isolated_registry() -> AbstractContextManager[TypeRegistry]:
     return TYPES.isolated()
 
 
+@contextmanager
+def extractors(rules: Mapping[type, Callable[..., object] | None]) -> Iterator[None]:
+    """Say what some types hold, inside a ``with`` block only (EXT-2).
+
+    Follows asyncio tasks, and callbacks that are registered inside. What is given here
+    goes before what is registered; the rest of the process is as before. Types that
+    travel have to be registered for the process, by `register_type`: the peer's
+    messages are read outside of any block.
+
+    Args:
+        rules: For each type, what `register_extractor` takes, or None for "no device
+            memory".
+
+    Raises:
+        TypeError: When a key is no class, or a value not callable.
+    """
+    for kind, rule in rules.items():
+        _require_class("extractors", kind)
+        _require_rule(f"extractors({{{kind.__qualname__}: ...}})", rule or leaf)
+    with types_in_use(
+        ScopedTypes(
+            current_types(), {k: r or leaf for k, r in rules.items()}, _caller()
+        )
+    ):
+        yield
+
+
 def register_builtin(kind: type, rule: Rule = leaf) -> None:
     """Give one of the library's own types a rule; again is harmless."""
-    if kind not in TYPES.snapshot.rules:
-        TYPES.add_rule(
-            kind, rule, override=True, subclasses=False, place="rpcfut itself"
-        )
+    TYPES.add_builtin(kind, rule)
 
 
 @overload
@@ -228,13 +87,20 @@ def register_extractor(
 ) -> F: ...
 
 
+@overload
+def register_extractor(
+    kind: type, *, by_pickle: bool, override: bool = ..., subclasses: bool = ...
+) -> None: ...
+
+
 def register_extractor(
     kind: type,
     function: F | None = None,
     *,
+    by_pickle: bool = False,
     override: bool = False,
     subclasses: bool = False,
-) -> F | Callable[[F], F]:
+) -> F | Callable[[F], F] | None:
     """Say which memory the objects of a type hold (EXT-2).
 
     Args:
@@ -242,30 +108,37 @@ def register_extractor(
         function: Is given an object and returns or yields what it holds: tensors,
             containers, other objects, or `DataRef`s. The walk goes on from there.
             Left out, the call is a decorator.
+        by_pickle: In place of a function: find tensors and arrays by pickling the
+            object to nowhere. Slow; for types that nobody can take apart.
         override: Replace what was registered for this type.
         subclasses: The rule is good for subclasses too.
 
     Returns:
-        The function, or the decorator.
+        The function, or the decorator; None with `by_pickle`.
 
     Raises:
-        TypeError: When `kind` is no class, or `function` not callable.
+        TypeError: When `kind` is no class, `function` not callable, or given together
+            with `by_pickle`.
         ValueError: When the type has an extractor already.
     """
     _require_class("register_extractor", kind)
     place = _caller()
 
     def register(rule: F) -> F:
-        if not callable(rule):
-            raise TypeError(
-                f"register_extractor({kind.__qualname__}, ...) wants a function that "
-                f"is given an object and returns what it holds, got {rule!r}"
-            )
+        _require_rule(f"register_extractor({kind.__qualname__}, ...)", rule)
         TYPES.add_rule(
             kind, rule, override=override, subclasses=subclasses, place=place
         )
         return rule
 
+    if by_pickle:
+        if function is not None:
+            raise TypeError(
+                f"register_extractor({kind.__qualname__}) got a function and "
+                "by_pickle=True; they are two ways to say the same"
+            )
+        register(pickle_rule(_has_extractor))  # type: ignore[arg-type] # not the decorated one
+        return None
     return register if function is None else register(function)
 
 
@@ -364,9 +237,21 @@ def register_type(
     return kind
 
 
+def _has_extractor(kind: type) -> bool:
+    return current_types().snapshot.has_extractor(kind)
+
+
 def _require_class(function: str, kind: object) -> None:
     if not isinstance(kind, type):
         raise TypeError(f"{function} wants a class, got {kind!r}")
+
+
+def _require_rule(call: str, rule: object) -> None:
+    if not callable(rule):
+        raise TypeError(
+            f"{call} wants a function that is given an object and returns what it "
+            f"holds, got {rule!r}"
+        )
 
 
 def _caller() -> str:
@@ -374,6 +259,7 @@ def _caller() -> str:
     while frame is not None and frame.f_code.co_filename in {
         __file__,
         functools.__file__,
+        contextlib.__file__,
     }:
         frame = frame.f_back
     if frame is None:

@@ -451,6 +451,8 @@ def test_no_module_can_reach_pickle() -> None:
                 names = {"pickle"} if is_load and _is_torch(node.value) else set()
             else:
                 continue
+            if path.name == "_pickler_walk.py":
+                names -= {"pickle"}  # the pickler only, see test_layout
             assert not names & banned, f"{path.name}:{node.lineno}"
 
 
