@@ -129,7 +129,7 @@ def test_wait_for_around_a_late_future_is_quiet_b37() -> None:
             try:
                 await asyncio.wait_for(future, 0.0001)
             except (TimeoutError, concurrent.futures.CancelledError):
-                assert future.cancelled()
+                assert future.done()  # cancelled, or the result just came
             setter.result()
 
     run(main())
