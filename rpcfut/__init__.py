@@ -42,6 +42,7 @@ from rpcfut._outcome import Cancelled as Cancelled
 from rpcfut._outcome import Failure as Failure
 from rpcfut._outcome import Outcome as Outcome
 from rpcfut._outcome import Value as Value
+from rpcfut._registry import extractors as extractors
 from rpcfut._registry import no_device_data as no_device_data
 from rpcfut._registry import register_extractor as register_extractor
 from rpcfut._registry import register_type as register_type
@@ -83,6 +84,7 @@ __all__ = [
     "current_agent",
     "expose",
     "extract",
+    "extractors",
     "gather_outcomes",
     "get_worker_info",
     "init_rpc",

@@ -20,6 +20,7 @@ from rpcfut._streams import (
     record_in_use,
     used_devices,
 )
+from rpcfut._type_registry import current_types, types_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -42,21 +43,24 @@ class Callback:
         stream: The stream or streams to run on instead of pool streams, if any.
         devices: Further devices in play.
         after_here: Whether to run after what is queued on this thread's streams now.
+        extractor: Says what the returned value holds, in place of the registry.
 
     Raises:
-        TypeError: When `function` is not callable or `stream` is no stream.
+        TypeError: When a function is not callable or `stream` is no stream.
         ValueError: When a device has no index, or two streams are on one device.
     """
 
     __slots__ = (
         "child",
         "devices",
+        "extractor",
         "function",
         "here",
         "marks",
         "site",
         "streams",
         "ticket",
+        "types",
     )
 
     def __init__(
@@ -67,9 +71,14 @@ class Callback:
         stream: Streams = None,
         devices: Iterable[str | int | torch.device] | None = None,
         after_here: bool = True,
+        extractor: Callable[[Any], object] | None = None,
     ) -> None:
         if not callable(function):
             raise TypeError(f"a callback must be callable, got {function!r}")
+        if extractor is not None and not callable(extractor):
+            raise TypeError(f"an extractor must be callable, got {extractor!r}")
+        self.extractor = extractor
+        self.types = current_types()
         self.function = function
         self.child = child
         self.site = find_site()
@@ -106,6 +115,9 @@ class Callback:
             refs: The parent's memory.
             about: The call that all this belongs to, for messages.
         """
+        if self.types is not current_types():
+            with types_in_use(self.types):
+                return self.invoke(parent, outcome, marks, refs, about)
         asked = marks or self.marks or refs or self.streams or self.devices
         if not asked and not used_devices():
             return self._call(parent, outcome, about, record_in_use)
@@ -130,7 +142,11 @@ class Callback:
             return Completion(failure_of(error, outcome), record(()))
         if self.child is None:
             return Completion(outcome)
-        return completion_of(value, None, lambda: self._origin(about), record)
+        # A returned future has found out for itself what its value holds.
+        extractor = None if isinstance(value, type(self.child)) else self.extractor
+        return completion_of(
+            value, None, lambda: self._origin(about), record, extractor
+        )
 
     def _enter(self, marks: Sequence[Mark], refs: Sequence[DataRef]) -> Scope:
         return enter_scope(

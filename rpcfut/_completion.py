@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rpcfut._errors import DeviceMismatchError, ExtractionError
-from rpcfut._extract import extract_device
+from rpcfut._extract import extract_by, extract_device
 from rpcfut._outcome import Outcome, Value, failure_of
 from rpcfut._streams import record_marks
 
@@ -31,6 +31,7 @@ def completion_of(
     devices: frozenset[Device] | None,
     origin: Callable[[], Origin],
     record: Callable[[Sequence[DataRef]], tuple[Mark, ...]] = record_marks,
+    extractor: Callable[[Any], object] | None = None,
 ) -> Completion:
     """Find the memory of a value and record its marks on the calling thread (STR-1).
 
@@ -40,15 +41,17 @@ def completion_of(
         origin: Makes the words for an error message; only called for one.
         record: Makes the marks, given the value's memory; also called for a value that
             is refused, without any.
+        extractor: Says what the value holds, in place of what is registered (EXT-2).
 
     Returns:
         The completion; a failed one if the value holds a type that nobody knows (EXT-3)
         or lies on a device that was not declared.
     """
     try:
-        refs = extract_device(value)
+        refs = _find_refs(value, extractor)
     except ExtractionError:
-        return Completion(failure_of(_refusal(value, origin())), record(()))
+        refusal = _refusal(value, extractor, origin())
+        return Completion(failure_of(refusal), record(()))
     if refs and devices is not None:
         used = {ref.device for ref in refs if ref.device.type != "cpu"}
         if not used <= devices:
@@ -57,10 +60,22 @@ def completion_of(
     return Completion(Value(value), record(refs), refs)
 
 
-def _refusal(value: Any, origin: Origin) -> ExtractionError:
+def _find_refs(
+    value: Any,
+    extractor: Callable[[Any], object] | None,
+    origin: Origin | None = None,
+) -> Sequence[DataRef]:
+    if extractor is None:
+        return extract_device(value, origin=origin)
+    return extract_by(extractor, value, origin=origin)
+
+
+def _refusal(
+    value: Any, extractor: Callable[[Any], object] | None, origin: Origin
+) -> ExtractionError:
     """The error for a value that was refused, with words for where it came from."""
     try:
-        extract_device(value, origin=origin)
+        _find_refs(value, extractor, origin)
     except ExtractionError as error:
         # Where our walk stood says nothing; the path in the message does.
         error.__context__ = None

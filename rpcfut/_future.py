@@ -257,6 +257,7 @@ class Future(FutureCore[T]):
         stream: Streams = None,
         devices: Iterable[str | int | torch.device] | None = None,
         after_here: bool = True,
+        extractor: Callable[[Any], object] | None = None,
     ) -> Future[S]: ...
 
     @overload
@@ -267,6 +268,7 @@ class Future(FutureCore[T]):
         stream: Streams = None,
         devices: Iterable[str | int | torch.device] | None = None,
         after_here: bool = True,
+        extractor: Callable[[Any], object] | None = None,
     ) -> Future[S]: ...
 
     def then(
@@ -276,6 +278,7 @@ class Future(FutureCore[T]):
         stream: Streams = None,
         devices: Iterable[str | int | torch.device] | None = None,
         after_here: bool = True,
+        extractor: Callable[[Any], object] | None = None,
     ) -> Future[Any]:
         """Call `callback` with this future once done; return a future of its result.
 
@@ -293,17 +296,24 @@ class Future(FutureCore[T]):
                 stream run one at a time, in the order in which their parents completed.
             devices: Further devices to have an own stream on.
             after_here: Whether to wait for the streams that are current here.
+            extractor: Is given what the callback returns and says what it holds, as
+                for `register_extractor`, for this value only. Not asked about a future.
 
         Returns:
             The child. If the callback raises it fails with that error; if it returns a
             type that nobody knows, with `ExtractionError`, at once.
 
         Raises:
-            TypeError: When `callback` is not callable or `stream` is no stream.
+            TypeError: When a function is not callable or `stream` is no stream.
         """
         child: Future[Any] = self._new_child()
         registered = Callback(
-            callback, child, stream=stream, devices=devices, after_here=after_here
+            callback,
+            child,
+            stream=stream,
+            devices=devices,
+            after_here=after_here,
+            extractor=extractor,
         )
         child._made_at = registered.site
         self._enqueue(registered)
