@@ -12,6 +12,7 @@ It is a `concurrent.futures.Future` to `concurrent.futures.wait`, `as_completed`
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -23,7 +24,7 @@ from rpcfut._capture import refuse_capture
 from rpcfut._completion import Completion, completion_of
 from rpcfut._errors import InvalidStateError, Origin
 from rpcfut._future_async import AsyncCallback
-from rpcfut._future_core import FutureCore
+from rpcfut._future_core import FutureCore, now_s
 from rpcfut._future_explain import explain
 from rpcfut._future_wait import block, check_streams, current_streams
 from rpcfut._outcome import Cancelled, Failure, Value, failure_of
@@ -306,7 +307,12 @@ class Future(FutureCore[T]):
         Raises:
             TypeError: When a function is not callable or `stream` is no stream.
         """
-        child: Future[Any] = self._new_child()
+        child: Future[Any] = Future.__new__(Future)
+        child._lock = threading.Lock()
+        child._since_s = now_s()
+        child._leader = weakref.ref(self)
+        if self._about is not None:
+            child._about = self._about
         registered = Callback(
             callback,
             child,
@@ -385,12 +391,6 @@ class Future(FutureCore[T]):
             for callback in found:
                 callback.function = _nothing  # its place in a lane is taken already
         return len(found_hooks) + len(found)
-
-    def _new_child(self) -> Future[Any]:
-        child: Future[Any] = Future()
-        child._about = self._about
-        child._leader = weakref.ref(self)
-        return child
 
     # ---- inside -------------------------------------------------------------------
 

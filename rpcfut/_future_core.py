@@ -24,7 +24,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rpcfut import _callbacks
 from rpcfut._capture import refuse_capture
@@ -57,18 +57,9 @@ _ALL = sys.maxsize  # callbacks
 now_s = MonotonicClock().now_s
 
 
-class Running(NamedTuple):
-    """A callback that runs, or that only waits for its lane.
-
-    Args:
-        callback: The callback.
-        thread: Identity of the thread that runs it; None while it waits for its lane.
-        since_s: When that began, on the monotonic clock.
-    """
-
-    callback: Callback
-    thread: int | None
-    since_s: float
+# A callback that runs: which, the identity of the thread that runs it (None while it
+# only waits for its lane), and since when. A plain tuple: each callback makes one.
+Running = tuple["Callback", int | None, float]
 
 
 class FutureCore(ForeignFace[T], Generic[T]):
@@ -277,7 +268,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
             self._run(callback, _ALL)
 
         assert callback.ticket is not None
-        self._running = Running(callback, None, now_s())
+        self._running = (callback, None, now_s())
         return _callbacks.runtime().lanes.start(
             callback.ticket, lambda: _callbacks.run_on_pool(resume)
         )
@@ -285,7 +276,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
     def _run(self, callback: Callback, count: int) -> None:
         assert self._outcome is not None
         thread = threading.get_ident()
-        self._running = Running(callback, thread, now_s())
+        self._running = (callback, thread, now_s())
         if callback.ticket is not None:
             callback.ticket.runner = thread
         try:

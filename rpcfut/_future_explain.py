@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from rpcfut._callback import Callback
+    from rpcfut._future_core import Running
 
 _MAX_STEPS = 8
 _MAX_MEMBERS = 3
+_NOTHING_RUNS = (None, None, 0.0)
 
 
 def explain(future: FutureCore[Any]) -> str:
@@ -50,10 +52,10 @@ def find_deadlock(future: FutureCore[Any]) -> str | None:
         parent = child._leader() if child._leader is not None else None
         if parent is None:
             continue
-        running = parent._running
-        if running is not None and running.thread == me:
-            name = function_name(running.callback.function)
-            if running.callback.child is child:
+        running, thread, _ = parent._running or _NOTHING_RUNS
+        if running is not None and thread == me:
+            name = function_name(running.function)
+            if running.child is child:
                 return f"it is what the running callback {name}() itself completes"
             if any(c.child is child for c in _queued(parent)):
                 return f"it is queued behind {name}(), which runs on this thread"
@@ -125,22 +127,22 @@ def _leader_of(
         behind = f", behind {index} others" if index else ""
         yield f"waits for its callback {name}(), queued{behind} on", parent
         if running is not None:
-            yield f"before it, {_what_runs(running.callback, running)}", None
-    elif running is not None and running.callback.child is child:
-        yield _what_runs(running.callback, running), None
+            yield f"before it, {_what_runs(running)}", None
+    elif running is not None and running[0].child is child:
+        yield _what_runs(running), None
     else:
         yield "its callback returned a future; waits for that:", parent
 
 
-def _what_runs(callback: Callback, running: Any) -> str:
+def _what_runs(running: Running) -> str:
+    callback, thread, since_s = running
     name = function_name(callback.function)
-    since = f"since {now_s() - running.since_s:.3f} s"
-    if running.thread is None:
+    since = f"since {now_s() - since_s:.3f} s"
+    if thread is None:
         return f"its callback {name}() waits for its turn on its stream, {since}"
-    thread = _thread_name(running.thread)
     return (
         f"the callback {name}(), registered at {callback.site}, runs {since} on "
-        f"thread {thread!r}"
+        f"thread {_thread_name(thread)!r}"
     )
 
 
@@ -155,7 +157,7 @@ def _queued(parent: FutureCore[Any]) -> list[Callback]:
 
 def _callback_of(child: FutureCore[Any], parent: FutureCore[Any]) -> Callback | None:
     """The callback of `parent` that completes `child`, before it runs."""
-    running = parent._running
-    if running is not None and running.callback.child is child:
-        return running.callback
+    running, _, _ = parent._running or _NOTHING_RUNS
+    if running is not None and running.child is child:
+        return running
     return next((c for c in _queued(parent) if c.child is child), None)
