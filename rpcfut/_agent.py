@@ -9,8 +9,10 @@ follows one call through them.
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,7 +29,7 @@ from rpcfut._errors import (
     RendezvousError,
 )
 from rpcfut._future_core import bind_call
-from rpcfut._pool import ThreadPool
+from rpcfut._pool import ThreadPool, current_pool
 from rpcfut._reply import Reply
 from rpcfut._staging import Staging
 from rpcfut._streams import used_devices
@@ -43,7 +45,7 @@ from rpcfut_transport import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable
 
     from rpcfut._codec import Encoded
     from rpcfut._exposed import ExposedTable
@@ -68,6 +70,14 @@ class AgentOptions:
 
     timeout_s: float | None = None
     max_threads: int = 256
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and not (
+            isinstance(self.timeout_s, (int, float)) and self.timeout_s > 0
+        ):
+            raise ValueError(f"timeout_s must be positive, got {self.timeout_s!r}")
+        if not (isinstance(self.max_threads, int) and self.max_threads >= 1):
+            raise ValueError(f"max_threads must be 1 or more, got {self.max_threads!r}")
 
 
 class Agent:
@@ -111,6 +121,7 @@ class Agent:
         self._away: set[int] = set()  # ranks that are ready to leave, left, or lost
         self._blind: set[int] = set()  # ranks that cannot see this process end
         self._is_closed = False
+        self._pid = os.getpid()
         # Unlike atexit, this also runs at the end of a multiprocessing child.
         self._at_exit = Finalize(None, self._close_at_exit, exitpriority=0)
 
@@ -159,6 +170,11 @@ class Agent:
         return self._exposed
 
     @property
+    def lost(self) -> Collection[int]:
+        """Ranks that left or were lost so far."""
+        return self._away
+
+    @property
     def workers(self) -> WorkerTable:
         """The workers of the group."""
         return self._workers
@@ -177,6 +193,12 @@ class Agent:
         """Call a function on a worker; see `rpcfut.rpc_async`."""
         if self._is_closed:
             raise LifecycleError(f"worker {self.info.name!r} was shut down")
+        if os.getpid() != self._pid:
+            raise LifecycleError(
+                f"worker {self.info.name!r} belongs to the parent of this process: a "
+                "forked child has no sockets and threads; call rpcfut.init_rpc() in a "
+                "spawned process instead"
+            )
         refuse_capture(used_devices(), "rpc_async()")
         worker = self._workers.find(to)
         name = self._exposed.name_of(function)
@@ -191,12 +213,16 @@ class Agent:
             call_id = self._endpoint.open_call(worker.rank, seconds, reply)
         except TransportError as error:
             raise _refused(error, about) from error
-        bind_call(reply.future, about, lambda: self._abandon(worker.rank, call_id))
-        self._watcher.when_passed(
-            staging.marks(),
-            lambda: _ignore(self._endpoint.send_call(call_id, *request)),
-            lambda error: self._fail_unsent(call_id, reply, error),
-        )
+        try:
+            bind_call(reply.future, about, lambda: self._abandon(worker.rank, call_id))
+            self._watcher.when_passed(
+                staging.marks(),
+                lambda: _ignore(self._endpoint.send_call(call_id, *request)),
+                lambda error: self._fail_unsent(call_id, reply, error),
+            )
+        except BaseException:  # an interrupt: nobody will wait for this call
+            self._endpoint.abandon_call(call_id)
+            raise
         return reply.future
 
     def rpc_sync(
@@ -259,6 +285,12 @@ class Agent:
         """Leave the group; see `rpcfut.shutdown`."""
         if self._is_closed:
             return
+        if graceful and current_pool() is self._pool:
+            raise LifecycleError(
+                "shutdown() inside a function that a peer called would wait for that "
+                "very call; have the worker's main thread call it, or pass "
+                "graceful=False"
+            )
         if graceful and not self._leave_together(timeout):
             _log.warning(
                 "worker %r leaves after %s s without having heard from ranks %s",
@@ -312,9 +344,12 @@ class Agent:
             if self._is_closed:
                 return
             self._is_closed = True
+        if os.getpid() != self._pid:
+            return  # a forked child leaves its parent's sockets and files alone
         self._at_exit.cancel()
         for rank in told:
-            self._endpoint.send_notice(rank, Kind.GOODBYE)
+            with suppress(TransportError):  # nothing may stop the closing
+                self._endpoint.send_notice(rank, Kind.GOODBYE)
         self._endpoint.close()
         self._watcher.close(_CLOSE_S)
         self._pool.close()
@@ -334,10 +369,16 @@ def _encode_request(
         EncodeError: When an argument cannot travel.
         ExtractionError: When one holds a type that nobody knows.
     """
-    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+    if not isinstance(args, (tuple, list)):
         raise CallRefusedError(
             f"args must be a tuple or list of arguments, got {args!r}; for one "
             "argument write args=(x,)"
+        )
+    if kwargs is not None and not (
+        isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
+    ):
+        raise CallRefusedError(
+            f"kwargs must be a dict from names to arguments, got {kwargs!r}"
         )
     request = [name, list(args), dict(kwargs or {})]
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -100,6 +100,8 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
     """
     _check_name(name)
     options = AgentOptions(timeout_s=timeout_s, max_threads=max_threads)
+    if not join_timeout_s > 0:
+        raise ValueError(f"join_timeout_s must be positive, got {join_timeout_s!r}")
     process = _process
     with _lock:
         if process.agent is not None or process.is_joining:
@@ -121,11 +123,10 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
             clock=MonotonicClock(),
             timeout_s=join_timeout_s,
         )
-        process.groups += 1
-        agent = _join(name, rank, rendezvous, process.exposed, options)
+        _join(name, rank, rendezvous, process, options)
         # Rank 0 may be the store's server, and others may still be reading from it.
-        agent.store = store
-        process.agent = agent
+        current_agent().store = store
+        process.groups += 1  # a try that failed is tried again under the same keys
     finally:
         process.is_joining = False
 
@@ -134,30 +135,40 @@ def _join(
     name: str,
     rank: int,
     rendezvous: Rendezvous,
-    exposed: ExposedTable,
+    process: _Process,
     options: AgentOptions,
-) -> Agent:
-    rendezvous.claim_name(name)
-    try:
-        link = ZmqLink()
-        record = describe_this_process(
-            rank=rank,
-            name=name,
-            incarnation=secrets.randbits(63),
-            address=link.address,
-        )
-        agent = Agent(record, link, exposed, options=options)
+) -> None:
+    """Join, or leave nothing behind: no socket, no record, nobody who waits for us."""
+    with ExitStack() as undo:
+        undo.callback(rendezvous.withdraw)
         try:
+            rendezvous.claim_name(name)
+            link = ZmqLink()
+            undo.callback(link.close)
+            record = describe_this_process(
+                rank=rank,
+                name=name,
+                incarnation=secrets.randbits(62) + 1,
+                address=link.address,
+            )
+            agent = Agent(record, link, process.exposed, options=options)
+            undo.callback(agent.close)
             agent.start(rendezvous.exchange(record))
-            rendezvous.barrier()
-        except BaseException:
-            agent.close()
+            # Peers that are ready a moment earlier call at once, and what they call
+            # may call on.
+            process.agent = agent
+            undo.callback(setattr, process, "agent", None)
+            rendezvous.barrier(lambda: agent.lost)
+        except TransportError as error:
+            rendezvous.give_up(str(error))
+            raise RendezvousError(f"worker {name!r} cannot join: {error}") from error
+        except RendezvousError:
+            raise  # the others see the same, or were told
+        except BaseException as error:
+            rendezvous.give_up(repr(error))
             raise
-    except TransportError as error:
-        rendezvous.give_up(str(error))
-        raise RendezvousError(f"worker {name!r} cannot join: {error}") from error
+        undo.pop_all()
     _log.info("worker %r joined as rank %s: %r", name, rank, agent.workers)
-    return agent
 
 
 def _check_name(name: str) -> None:

@@ -61,6 +61,10 @@ class ExposedTable:
         """
         if function is None:
             return lambda f: self.expose(f, name=name)
+        if not isinstance(name, str | None):
+            raise TypeError(f"expose(name=...) wants text, got {name!r}")
+        if not callable(function):
+            raise FunctionRefusedError(f"not a function: {function!r}")
         key = name if name is not None else function_path(function)
         with self._lock:
             known = self._functions.get(key)
@@ -84,7 +88,8 @@ class ExposedTable:
                 anything else that another process cannot find by name.
         """
         if isinstance(function, str):
-            return function
+            module, _, qualname = function.partition(":")
+            return f"__main__:{qualname}" if module == "__mp_main__" else function
         known = self._names.get(function) if isinstance(function, Hashable) else None
         return known if known is not None else function_path(function)
 

@@ -4,7 +4,9 @@ Theory of operation: a task goes to the thread that went idle last; if none is i
 fewer than `core_threads` threads can run, a new one starts; otherwise the task queues.
 A thread that is about to block in a wait says so (`blocking`); it no longer counts as
 able to run, so that what it waits for always finds a thread (RPC-6). At `max_threads`
-such a wait is refused at once: it could only end by luck.
+such a wait is refused at once: it could only end by luck. Threads may also block where
+nobody tells the pool, on a user's lock for one: when tasks wait and none was taken for
+a moment, a supervisor starts another thread, also beyond `core_threads`.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ _around_tasks: list[Callable[[], AbstractContextManager[object]]] = []
 CORE_THREADS = 16
 MAX_THREADS = 256
 KEEP_ALIVE_S = 10.0
+STALL_S = 0.05
 
 
 class _Worker:
@@ -76,6 +79,8 @@ class ThreadPool:
         self._threads = 0
         self._blocked = 0
         self._numbers = itertools.count(1)
+        self._taken = 0
+        self._is_supervised = False
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -101,8 +106,29 @@ class ThreadPool:
                 return
             self._tasks.append(task)
             start = self._may_start_locked()
+            supervise = not start and not self._is_supervised
+            self._is_supervised |= supervise
         if start:
             self._start_thread()
+        if supervise:
+            name = f"{self._name}-supervisor"
+            threading.Thread(target=self._supervise, name=name, daemon=True).start()
+
+    def _supervise(self) -> None:
+        """Start a thread whenever tasks wait and none was taken for a while."""
+        pause = threading.Event()  # never set
+        taken = -1
+        while True:
+            pause.wait(STALL_S)
+            with self._lock:
+                if not self._tasks:
+                    self._is_supervised = False
+                    return
+                start = self._taken == taken and self._threads < self._max
+                taken = self._taken
+                self._threads += start
+            if start:
+                self._start_thread()
 
     @contextmanager
     def blocking(self) -> Iterator[None]:
@@ -172,6 +198,7 @@ class ThreadPool:
     def _next_task(self, worker: _Worker) -> Callable[[], None] | None:
         with self._lock:
             if self._tasks:
+                self._taken += 1
                 return self._tasks.popleft()
             if self._is_closed:
                 self._threads -= 1

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from rpcfut._errors import (
@@ -26,7 +26,7 @@ from rpcfut._errors import (
 from rpcfut_transport import PeerRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from rpcfut._store import Store
     from rpcfut_transport import Clock
@@ -78,6 +78,7 @@ class Rendezvous:
         self._clock = clock
         self._deadline_s = clock.now_s() + timeout_s
         self._timeout_s = timeout_s
+        self._name: str | None = None  # once it is ours
 
     def claim_name(self, name: str) -> None:
         """Claim the own name.
@@ -88,6 +89,8 @@ class Rendezvous:
         """
         mine = str(self._rank)
         with _store_errors():
+            if self._store.check([self._key("failed", self._rank)]):
+                self._store.delete_key(self._key("failed", self._rank))
             key = f"{self._prefix}/name/{name}"
             owner = self._store.compare_set(key, "", mine).decode()
         if owner != mine:
@@ -97,11 +100,22 @@ class Rendezvous:
             )
             self.give_up(text)
             raise DuplicateNameError(text)
+        self._name = name
 
     def give_up(self, reason: str) -> None:
         """Tell the others why this rank does not join."""
         with _store_errors():
-            self._store.set(f"{self._prefix}/failed", f"rank {self._rank}: {reason}")
+            text = f"rank {self._rank}: {reason}".encode("utf-8", "backslashreplace")
+            self._store.set(self._key("failed", self._rank), text.decode())
+
+    def withdraw(self) -> None:
+        """Take back what this rank published, so that it can try again."""
+        keys = [self._key("ready", self._rank), self._key("member", self._rank)]
+        if self._name is not None:
+            keys.append(f"{self._prefix}/name/{self._name}")
+        for key in keys:
+            with suppress(RuntimeError):  # a store that is gone keeps nothing
+                self._store.delete_key(key)
 
     def exchange(self, record: PeerRecord) -> list[PeerRecord]:
         """Publish the own record; return those of all ranks.
@@ -120,24 +134,31 @@ class Rendezvous:
                     f"two processes say that they are rank {self._rank} of this group; "
                     "give each its own rank, and each run its own file or port"
                 )
-            self._wait_for("member", "did not come")
-            return [self._read(rank) for rank in range(self._world_size)]
+            self._wait_for("member", "did not come", lambda: ())
+            records = [self._read(rank) for rank in range(self._world_size)]
+        _require_distinct(records, record)
+        return records
 
-    def barrier(self) -> None:
+    def barrier(self, lost: Callable[[], Collection[int]] = tuple) -> None:
         """Wait until all ranks are ready to be called.
 
+        Args:
+            lost: Says which ranks are lost by now.
+
         Raises:
-            MissingWorkersError: When some are not in time.
+            MissingWorkersError: When some are not in time, or lost.
             RendezvousError: When a rank gave up, or the store fails.
         """
         with _store_errors():
             self._store.set(self._key("ready", self._rank), "1")
-            self._wait_for("ready", "came, but did not get ready")
+            self._wait_for("ready", "came, but did not get ready", lost)
 
     def _key(self, kind: str, rank: int) -> str:
         return f"{self._prefix}/{kind}/{rank}"
 
-    def _wait_for(self, kind: str, failure: str) -> None:
+    def _wait_for(
+        self, kind: str, failure: str, lost: Callable[[], Collection[int]]
+    ) -> None:
         missing = list(range(self._world_size))
         poll_s = _FIRST_POLL_S
         remind_s = self._clock.now_s() + _PATIENCE_S
@@ -146,8 +167,14 @@ class Rendezvous:
             missing = self._still_missing(kind, missing)
             if not missing:
                 return
-            self._raise_if_failed()
+            self._raise_if_failed(missing)
             names = ", ".join(map(str, missing))
+            gone = sorted(set(missing) & set(lost()))
+            if gone:
+                raise MissingWorkersError(
+                    f"rank {', '.join(map(str, gone))} of {self._world_size} was lost "
+                    "before it was ready"
+                )
             now_s = self._clock.now_s()
             if now_s >= self._deadline_s:
                 raise MissingWorkersError(
@@ -170,11 +197,12 @@ class Rendezvous:
     def _still_missing(self, kind: str, ranks: Iterable[int]) -> list[int]:
         return [r for r in ranks if not self._store.check([self._key(kind, r)])]
 
-    def _raise_if_failed(self) -> None:
-        key = f"{self._prefix}/failed"
-        if self._store.check([key]):
-            reason = self._store.get(key)[:_MAX_RECORD_NBYTES].decode(errors="replace")
-            raise RendezvousError(f"the group did not come together: {reason}")
+    def _raise_if_failed(self, ranks: Iterable[int]) -> None:
+        for key in [self._key("failed", rank) for rank in ranks]:
+            if self._store.check([key]):
+                raw = self._store.get(key)[:_MAX_RECORD_NBYTES]
+                reason = raw.decode(errors="replace")
+                raise RendezvousError(f"the group did not come together: {reason}")
 
     def _read(self, rank: int) -> PeerRecord:
         fields = _parse(self._store.get(self._key("member", rank)), rank)
@@ -204,12 +232,31 @@ def _parse(raw: bytes, rank: int) -> dict[str, Any]:
         and fields.keys() == wanted.keys()
         and all(type(fields[name]) is kind for name, kind in wanted.items())
         and fields["rank"] == rank
+        and 0 < fields["incarnation"] < 2**63
+        and 0 < fields["pid"] < 2**31
+        and fields["address"].isascii()
+        and fields["name"].isascii()
+        and fields["name"].isprintable()
     )
     if not good:
         raise RendezvousError(
             f"the record of rank {rank} is malformed: {str(fields)[:500]!r}"
         )
     return dict(fields)
+
+
+def _require_distinct(records: list[PeerRecord], mine: PeerRecord) -> None:
+    """Check the records against each other, and the own one against what we are."""
+    if records[mine.rank] != mine:
+        raise RendezvousError(f"the store changed the record of rank {mine.rank}")
+    for field in ("name", "incarnation", "address"):
+        seen: dict[object, int] = {}
+        for record in records:
+            other = seen.setdefault(getattr(record, field), record.rank)
+            if other != record.rank:
+                raise RendezvousError(
+                    f"ranks {other} and {record.rank} have one {field} in the store"
+                )
 
 
 @contextmanager

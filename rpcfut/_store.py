@@ -12,7 +12,7 @@ import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import torch.distributed as dist
 
@@ -35,6 +35,10 @@ class Store(Protocol):
 
     def check(self, keys: list[str], /) -> bool:
         """Whether all keys exist."""
+        ...
+
+    def delete_key(self, key: str, /) -> bool:
+        """Delete a key; whether there was one."""
         ...
 
     def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
@@ -60,6 +64,7 @@ def open_store(
     Raises:
         RendezvousError: When something is not given, or the store cannot be reached.
     """
+    _require_types(init_method, rank, world_size)
     url = urlsplit(init_method)
     if url.scheme == "env":
         rank = _from_env("RANK", "rank") if rank is None else rank
@@ -74,23 +79,40 @@ def open_store(
         raise RendezvousError(
             f"rank must be in [0, world_size), got {rank} and {world_size}"
         )
-    match url.scheme:
-        case "env":
-            host = os.environ.get("MASTER_ADDR") or _missing_env("MASTER_ADDR")
-            port = _from_env("MASTER_PORT", None)
-            hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-            is_server = rank == 0 and not hosted
-            store = _tcp_store(host, port, timeout_s, is_server=is_server)
-        case "tcp" if url.hostname and url.port is not None:
-            store = _tcp_store(url.hostname, url.port, timeout_s, is_server=rank == 0)
-        case "file" if url.path:
-            store = _file_store(url.path, world_size, timeout_s)
-        case _:
-            raise RendezvousError(
-                f"init_method must be 'env://', 'tcp://host:port' or 'file:///path', "
-                f"got {init_method!r}"
-            )
-    return store, rank, world_size
+    return _open(url, rank, world_size, timeout_s), rank, world_size
+
+
+def _require_types(init_method: object, rank: object, world_size: object) -> None:
+    if not isinstance(init_method, str):
+        raise RendezvousError(f"init_method must be text, got {init_method!r}")
+    for what, number in (("rank", rank), ("world_size", world_size)):
+        if number is not None and type(number) is not int:
+            raise RendezvousError(f"{what} must be an int, got {number!r}")
+
+
+def _open(url: SplitResult, rank: int, world_size: int, timeout_s: float) -> Store:
+    if url.scheme == "env":
+        host = os.environ.get("MASTER_ADDR") or _missing_env("MASTER_ADDR")
+        port = _from_env("MASTER_PORT", None)
+        hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        is_server = rank == 0 and not hosted
+        return _tcp_store(host, port, timeout_s, is_server=is_server)
+    address = url.hostname, _port(url)
+    if url.scheme == "tcp" and address[0] is not None and address[1] is not None:
+        return _tcp_store(address[0], address[1], timeout_s, is_server=rank == 0)
+    if url.scheme == "file" and url.path and not url.netloc:
+        return _file_store(url.path, world_size, timeout_s)
+    raise RendezvousError(
+        "init_method must be 'env://', 'tcp://host:port' or 'file:///path', got "
+        f"{url.geturl()!r}"
+    )
+
+
+def _port(url: SplitResult) -> int | None:
+    try:
+        return url.port
+    except ValueError:
+        return None
 
 
 def _tcp_store(host: str, port: int, timeout_s: float, *, is_server: bool) -> Store:

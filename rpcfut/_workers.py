@@ -42,6 +42,10 @@ class WorkerTable:
         Raises:
             UnknownWorkerError: When there is none; the message lists the known ones.
         """
+        if not isinstance(to, (str, int, WorkerInfo)) or isinstance(to, bool):
+            raise UnknownWorkerError(
+                f"a worker is a name, a rank or a WorkerInfo, got {to!r}"
+            )
         found = self._lookup(to)
         if found is None:
             known = ", ".join(f"{w.name!r} (rank {w.rank})" for w in self)
@@ -54,4 +58,4 @@ class WorkerTable:
         if isinstance(to, WorkerInfo):
             found = self._by_name.get(to.name)
             return found if found == to else None
-        return None if isinstance(to, bool) else self._by_rank.get(to)
+        return self._by_rank.get(to)

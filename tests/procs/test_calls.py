@@ -97,3 +97,16 @@ def test_a_worker_that_ends_by_an_error_is_lost_not_left() -> None:
         assert "its process" in group[0].result()
         with pytest.raises(AssertionError, match="on purpose"):
             group[1].result()
+
+
+def test_a_call_that_comes_while_the_callee_still_joins_is_served() -> None:
+    """A peer that is ready a moment earlier calls, and what it calls may call on."""
+    for _ in range(3):
+        with children(remote.relay_at_once, 3) as group:
+            assert [child.result() for child in group] == ["w2", None, None]
+
+
+def test_a_second_try_to_join_meets_the_others() -> None:
+    """The first one came too early; nothing of it stays in the way."""
+    with children(remote.try_twice, 2) as group:
+        assert [child.result() for child in group] == [2, 1]

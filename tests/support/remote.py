@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -215,3 +217,37 @@ def crash_after_joining(rank: int, count: int, rendezvous: str) -> str:
     error = rpcfut.rpc_async("w1", never).exception(timeout=20)
     rpcfut.shutdown(timeout=20)
     return str(error)
+
+
+@rpcfut.expose
+def who() -> str:
+    return rpcfut.get_worker_info().name
+
+
+@rpcfut.expose
+def relay(to: int) -> str:
+    return rpcfut.rpc_sync(to, who)
+
+
+def relay_at_once(rank: int, count: int, rendezvous: str) -> str | None:
+    """Rank 0 has rank 1 call rank 2, as soon as it may."""
+    rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
+    name = rpcfut.rpc_sync(1, relay, args=(2,)) if rank == 0 else None
+    rpcfut.shutdown(timeout=20)
+    return name
+
+
+def try_twice(rank: int, count: int, rendezvous: str) -> int:
+    """Rank 0 gives up once before rank 1 comes."""
+    gave_up = Path(rendezvous.removeprefix("file://")).with_name("gave up")
+    if rank == 0:
+        with contextlib.suppress(rpcfut.MissingWorkersError):
+            rpcfut.init_rpc("w0", 0, count, init_method=rendezvous, join_timeout_s=0.01)
+        gave_up.touch()
+    pause = threading.Event()
+    while not gave_up.exists():
+        pause.wait(0.01)
+    rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
+    value = rpcfut.rpc_sync(1 - rank, add, args=(1 - rank,))
+    rpcfut.shutdown(timeout=20)
+    return value

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import threading
 import traceback
+import warnings
 
 import pytest
 import torch
@@ -263,3 +266,64 @@ def test_a_peer_on_another_host_is_refused_by_name(table) -> None:
             agent.start([record, far])
     finally:
         agent.close()
+
+
+def test_callbacks_that_wait_for_a_lock_do_not_hold_up_replies(alice) -> None:
+    """RPC-6: the lock is held by the thread that waits for the reply."""
+    lock = threading.Lock()
+
+    def take(_: object) -> None:
+        with lock:
+            pass
+
+    with lock:
+        held = [
+            alice.rpc_async("bob", remote.echo, ([i],)).then(take) for i in range(20)
+        ]
+        assert alice.rpc_sync("bob", remote.echo, ([1, 2],), timeout=10) == [1, 2]
+    for future in held:
+        future.wait(timeout=10)
+
+
+def test_a_graceful_shutdown_inside_a_served_function_is_refused(agents, table) -> None:
+    """It would wait for itself."""
+    alice, bob = agents
+    table.expose(lambda: bob.shutdown(), name="bye")
+    with pytest.raises(rpcfut.LifecycleError, match="that very call"):
+        alice.rpc_sync("bob", "bye", timeout=10)
+    assert works(alice)
+
+
+def test_a_forked_child_gets_a_clear_error_and_leaves_the_parent_alone(alice) -> None:
+    """RPC-11, B83: neither its calls nor its closing touch what is the parent's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            alice.rpc_async("bob", remote.add, (1,))
+        except rpcfut.LifecycleError as error:
+            code = 0 if "forked child" in str(error) else 2
+        alice.close()
+        os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert works(alice)
+
+
+def test_the_main_module_of_a_spawned_child_may_be_named_as_text(agents, table) -> None:
+    alice, _ = agents
+    table.expose(remote.add, name="__main__:add")
+    assert alice.rpc_sync("bob", "__mp_main__:add", (1,), timeout=10) == 2
+
+
+@pytest.mark.parametrize("to", [[], 0.0, None, True])
+def test_what_is_no_worker_is_named(alice, to) -> None:
+    with pytest.raises(rpcfut.UnknownWorkerError, match="a name, a rank or a Worker"):
+        alice.rpc_async(to, remote.add, (1,))
+
+
+@pytest.mark.parametrize("kwargs", [5, "a", {1: 2}, [1]])
+def test_what_are_no_keyword_arguments_are_named(alice, kwargs) -> None:
+    with pytest.raises(rpcfut.CallRefusedError, match="kwargs must be a dict"):
+        alice.rpc_async("bob", remote.add, (1,), kwargs)

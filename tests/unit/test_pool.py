@@ -283,3 +283,15 @@ def test_a_context_around_tasks_is_entered_on_the_tasks_thread() -> None:
         pool.submit(lambda: ran.put(0))
         ran.get(timeout=10)
         assert len(entered) == 1
+
+
+def test_threads_that_block_where_nobody_knows_do_not_stop_the_pool() -> None:
+    """They hold a user's lock, say; after a moment others are started beside them."""
+    with _pool(core_threads=2, max_threads=8) as pool:
+        may_go = threading.Event()
+        ran: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for _ in range(4):
+            pool.submit(lambda: may_go.wait(30) and None)
+        pool.submit(lambda: ran.put(1))
+        assert ran.get(timeout=10) == 1
+        may_go.set()

@@ -21,6 +21,9 @@ class DictStore:
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
 
+    def delete_key(self, key: str, /) -> bool:
+        return self.values.pop(key, None) is not None
+
     def set(self, key: str, value: str | bytes, /) -> None:
         self.values[key] = value.encode() if isinstance(value, str) else value
 
@@ -51,7 +54,7 @@ def record(rank: int, name: str = "w") -> PeerRecord:
         rank=rank,
         name=f"{name}{rank}",
         incarnation=rank + 7,
-        address="ipc:///nowhere",
+        address=f"ipc:///nowhere/{rank}",
         pid=1,
         start_time=2,
         pid_namespace=3,
@@ -160,7 +163,19 @@ def test_a_malformed_record_is_refused(raw: bytes) -> None:
         meeting(store, 0).exchange(record(0))
 
 
-@pytest.mark.parametrize("change", [{"rank": 0}, {"pid": "1"}, {"name": None}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rank": 0},
+        {"pid": "1"},
+        {"pid": 2**70},
+        {"name": None},
+        {"name": "\x1b[2J"},
+        {"incarnation": -1},
+        {"incarnation": 2**64},
+        {"address": "ipc:///\ud800"},
+    ],
+)
 def test_a_record_with_a_wrong_field_is_refused(change: dict[str, object]) -> None:
     store = DictStore()
     publish(store, 1, **change)
@@ -212,3 +227,49 @@ def test_what_is_missing_or_wrong_is_named(
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(rpcfut.RendezvousError, match=text):
         open_store(init_method, rank, world_size, 1.0)
+
+
+@pytest.mark.parametrize("field", ["name", "incarnation", "address"])
+def test_two_records_that_are_one_worker_are_refused(field: str) -> None:
+    """Or a call to the one would run on the other."""
+    store = DictStore()
+    publish(store, 1, **{field: getattr(record(2), field)})
+    publish(store, 2)
+    store.values = {k: v.replace(b": 2}", b": 3}") for k, v in store.values.items()}
+    with pytest.raises(rpcfut.RendezvousError, match=f"ranks 1 and 2 have one {field}"):
+        meeting(store, 0, world_size=3).exchange(record(0))
+
+
+def test_a_changed_record_of_ones_own_is_noticed() -> None:
+    class Changing(DictStore):
+        def get(self, key: str, /) -> bytes:
+            return super().get(key).replace(b"/nowhere/0", b"/elsewhere")
+
+    store = Changing()
+    publish(store, 1)
+    with pytest.raises(rpcfut.RendezvousError, match="changed the record of rank 0"):
+        meeting(store, 0).exchange(record(0))
+
+
+def test_who_failed_may_try_again_in_the_same_place() -> None:
+    """Nothing of the first try stays behind to be met."""
+    store = DictStore()
+    first = meeting(store, 0, timeout_s=0.01)
+    first.claim_name("w0")
+    with pytest.raises(rpcfut.MissingWorkersError):
+        first.exchange(record(0))
+    first.withdraw()
+    assert store.values == {}
+    again = meeting(store, 0)
+    again.claim_name("w0")
+    publish(store, 1)
+    assert again.exchange(record(0))[1] == record(1)
+
+
+def test_a_rank_that_is_lost_while_joining_is_not_waited_for() -> None:
+    store = DictStore()
+    publish(store, 1)
+    one = meeting(store, 0, timeout_s=600)
+    one.exchange(record(0))
+    with pytest.raises(rpcfut.MissingWorkersError, match="rank 1 of 2 was lost"):
+        one.barrier(lambda: {1})

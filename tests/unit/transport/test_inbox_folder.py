@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from pathlib import Path
 
@@ -19,6 +20,11 @@ def base(monkeypatch: pytest.MonkeyPatch):
         yield folder
 
 
+def make_socket(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as inbox:
+        inbox.bind(path)
+
+
 def test_only_we_can_enter_it_and_closing_removes_it(base) -> None:
     folder = InboxFolder()
     assert Path(folder.path).stat().st_mode & 0o777 == 0o700
@@ -30,7 +36,7 @@ def test_only_we_can_enter_it_and_closing_removes_it(base) -> None:
 
 def test_a_living_owner_keeps_its_folder(base) -> None:
     folder = InboxFolder()
-    Path(folder.inbox).touch()
+    make_socket(folder.inbox)
     assert sweep(base) == 0
     assert Path(folder.inbox).exists()
     folder.close()
@@ -39,7 +45,7 @@ def test_a_living_owner_keeps_its_folder(base) -> None:
 def test_a_dead_owners_folder_is_swept(base) -> None:
     """The kernel lets the lock go when the owner ends; so does closing the file."""
     folder = InboxFolder()
-    Path(folder.inbox).touch()
+    make_socket(folder.inbox)
     os.close(folder._lock_fd)
     assert sweep(base) == 1
     assert os.listdir(base) == []
@@ -65,6 +71,17 @@ def test_what_is_not_ours_is_left_alone(base) -> None:
     Path(base, "other").mkdir()
     assert sweep(base) == 0
     assert len(os.listdir(base)) == 4
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(base) -> None:
+    """It has our name, and no lock, but somebody keeps his things there."""
+    folder = Path(base, f"{PREFIX}old")
+    folder.mkdir(0o700)
+    folder.joinpath(INBOX).write_text("precious")
+    old = folder.stat().st_mtime - 1000
+    os.utime(folder, (old, old))
+    assert sweep(base) == 0
+    assert folder.joinpath(INBOX).read_text() == "precious"
 
 
 def test_a_path_too_long_for_a_socket_is_refused_with_the_way_out(

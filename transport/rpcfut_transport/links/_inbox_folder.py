@@ -21,7 +21,7 @@ from rpcfut_transport._errors import LinkError
 
 _log = logging.getLogger(__name__)
 
-PREFIX = "rpcfut-"
+PREFIX = "rpcfut-inbox-"
 INBOX = "inbox"
 _LOCK = "lock"
 _MKDTEMP_NBYTES = 8  # what tempfile.mkdtemp adds to the prefix
@@ -41,6 +41,7 @@ class InboxFolder:
     """
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self._base = _runtime_folder()
         _require_short(self._base)
         sweep(self._base)
@@ -63,8 +64,8 @@ class InboxFolder:
 
     def close(self) -> None:
         """Remove the folder, then let the lock go; sweep. Idempotent."""
-        if self._lock_fd < 0:
-            return
+        if self._lock_fd < 0 or os.getpid() != self._pid:
+            return  # closed before, or the parent's
         _remove(self.path)
         fd, self._lock_fd = self._lock_fd, -1
         os.close(fd)
@@ -84,7 +85,8 @@ def sweep(base: str) -> int:
 def _remove_if_dead(entry: os.DirEntry[str]) -> bool:
     try:
         found = entry.stat(follow_symlinks=False)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        is_folder = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        if not is_folder or not _has_only_ours(entry.path):
             return False
         try:
             fd = os.open(
@@ -106,6 +108,18 @@ def _remove_if_dead(entry: os.DirEntry[str]) -> bool:
     except OSError:
         return False  # its owner lives, or somebody else removes it just now
     _log.debug("removed %s, whose owner is gone", entry.path)
+    return True
+
+
+def _has_only_ours(folder: str) -> bool:
+    """Whether there is nothing in a folder but what we put into ours."""
+    for name in os.listdir(folder):
+        mode = Path(folder, name).lstat().st_mode
+        is_known = (name == INBOX and stat.S_ISSOCK(mode)) or (
+            name == _LOCK and stat.S_ISREG(mode)
+        )
+        if not is_known:
+            return False
     return True
 
 

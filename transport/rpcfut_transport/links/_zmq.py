@@ -148,6 +148,11 @@ class ZmqLink:
                     )
             except zmq.ZMQError as error:
                 raise LinkError(f"cannot send to rank {rank}: {error}") from error
+            except BaseException:
+                # An interrupt, perhaps between two frames: end the message, or the next
+                # one would become part of it. The peer counts it as malformed.
+                socket.send(b"", zmq.NOBLOCK)
+                raise
 
     def receive(self, timeout_s: float | None) -> list[bytes | memoryview] | None:
         """See `Link.receive`."""
