@@ -45,6 +45,12 @@ EXPERIMENTS = (
         quick=200,
         full=2000,
     ),
+    Experiment(
+        name="extract_list100_cuda",
+        systems=("rpcfut_local",),
+        quick=200,
+        full=2000,
+    ),
     Experiment(name="extract_1e6_ints", systems=_LOCAL, quick=3, full=20),
     Experiment(name="idle_cpu", systems=_RPC, quick=2, full=10, rounds=1),
     Experiment(name="then_device", systems=_LOCAL, quick=500, full=5000),

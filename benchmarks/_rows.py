@@ -158,6 +158,7 @@ ROWS = (
         peers={
             "torch": _us("torch_local", "extract_list100"),
             "extract()": _us("rpcfut_local", "extract_list100_public"),
+            "with CUDA": _us("rpcfut_local", "extract_list100_cuda"),
         },
         goals=(at_most_times(1, "torch"),),
     ),

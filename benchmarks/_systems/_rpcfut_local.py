@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import rpcfut
 from benchmarks import _local
 from rpcfut._extract import extract_device
+from rpcfut._memory import CUDA_PINNED, PinnedMemory
 
 if TYPE_CHECKING:
     import torch
@@ -36,6 +37,9 @@ class RpcfutLocal:
             "extract_list100_public": lambda count: _local.time_extraction(
                 rpcfut.extract, tensors, count
             ),
+            "extract_list100_cuda": lambda count: _local.time_extraction(
+                _extract_as_with_cuda, tensors, count
+            ),
             "extract_1e6_ints": lambda count: _local.time_extraction(
                 extract_device, ints, count
             ),
@@ -43,6 +47,14 @@ class RpcfutLocal:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+# As where CUDA is in use, so that each tensor might lie in pinned memory.
+_IN_USE = PinnedMemory(is_in_use=lambda: True, is_pinned=CUDA_PINNED.is_pinned)
+
+
+def _extract_as_with_cuda(value: object) -> object:
+    return extract_device(value, pinned=_IN_USE)
 
 
 def _new() -> rpcfut.Future[torch.Tensor]:
