@@ -25,7 +25,7 @@ from rpcfut import (
 from rpcfut._call_info import CallInfo
 from rpcfut._future_core import bind_call
 from rpcfut._unobserved import REPORTER
-from tests.support.threads import Running
+from tests.support.threads import Gate, Running
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -238,22 +238,39 @@ def _child_of_one_that_returned_a_failed_one() -> Future[int]:
     return child
 
 
-def test_the_finaliser_takes_no_lock_b33(caplog: pytest.LogCaptureFixture) -> None:
-    """It runs in the middle of anything: here with every lock of ours held."""
+class _SlowHandler(logging.Handler):
+    """Holds whoever logs, with the handler's lock, until a gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go_on = Gate()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.may_go_on.pass_through()
+
+
+def test_the_finaliser_only_enqueues_b33(caplog: pytest.LogCaptureFixture) -> None:
+    """It runs in the middle of anything: here with locks of ours held, and no log."""
     cycle: list[Any] = [failed()]
     cycle.append(cycle)
     pool = _callbacks.runtime().pool
-    collected = threading.Event()
+    handler = _SlowHandler()
+    logging.getLogger("rpcfut.future").addHandler(handler)
 
     def collect() -> None:
         nonlocal cycle
-        with pool._lock, REPORTER._lock, logging._lock:  # type: ignore[attr-defined]
+        with pool._lock, REPORTER._lock:
             del cycle
             gc.collect()
-        collected.set()
 
-    threading.Thread(target=collect, daemon=True).start()
-    assert collected.wait(10), "the finaliser hangs"
+    try:
+        collector = threading.Thread(target=collect, daemon=True)
+        collector.start()
+        collector.join(5)
+        assert not collector.is_alive(), "the finaliser waits for something"
+    finally:
+        handler.may_go_on.set()
+        logging.getLogger("rpcfut.future").removeHandler(handler)
     assert len(reports(caplog)) == 1
 
 
