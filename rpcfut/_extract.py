@@ -25,6 +25,7 @@ from rpcfut._memory import (
     PinnedMemory,
     has_pinned,
     is_pinned_block,
+    plain_cuda_block,
 )
 from rpcfut._parts import Rule, itself, leaf, mapping_parts
 from rpcfut._type_registry import current_types
@@ -85,6 +86,10 @@ def extract_device(
     kind = type(value)
     if kind in types.leaves:
         return []
+    if kind is torch.Tensor and value.is_cuda:
+        ref = plain_cuda_block(value)
+        if ref is not None:
+            return [ref]
     batch = value if kind is tuple or kind is list else (value,)
     if _is_host_only(batch, types.leaves, pinned):
         return []

@@ -120,6 +120,26 @@ def is_pinned_block(ref: DataRef, pinned: PinnedMemory) -> bool:
 # ---- torch -------------------------------------------------------------------------
 
 
+def plain_cuda_block(tensor: torch.Tensor) -> DataRef | None:
+    """The one block of a dense CUDA tensor without a gradient; None for any other.
+
+    What `tensor_parts` finds as well, in a tenth of the time: most values are this.
+    """
+    is_plain = (
+        tensor.layout is torch.strided
+        and not tensor.requires_grad
+        and tensor.grad is None
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and not tensor._is_zerotensor()  # noqa: SLF001 - has no public name
+    )
+    if not is_plain:
+        return None
+    storage = tensor.untyped_storage()
+    index = tensor.get_device()
+    return DataRef(Device("cuda", index), storage.data_ptr(), storage.nbytes(), tensor)
+
+
 def tensor_parts(tensor: torch.Tensor) -> list[object]:
     """Name the memory of a tensor, and the tensors that it is made of.
 

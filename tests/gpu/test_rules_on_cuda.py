@@ -18,6 +18,7 @@ import torch
 
 import rpcfut
 from rpcfut import Future
+from rpcfut._extract import extract_device
 from tests.support.latch import Latch
 
 if TYPE_CHECKING:
@@ -466,3 +467,15 @@ def test_pinned_memory_is_waited_for_on_the_host() -> None:
         return right
 
     in_rounds(is_right)
+
+
+def test_ext1_the_short_way_for_plain_tensors_finds_what_the_long_way_finds() -> None:
+    """One block, the same as the walk's; anything else goes the long way."""
+    plain = torch.arange(10.0, device="cuda:0")
+    leaf = torch.ones(3, device="cuda:0", requires_grad=True)
+    leaf.sum().backward()
+    for tensor in (plain, plain[3:], plain.expand(2, 10), leaf, plain.to_sparse()):
+        short = {ref[:3] for ref in extract_device(tensor)}
+        assert short == {ref[:3] for ref in extract_device([tensor])}
+    assert len(extract_device(plain)) == 1
+    assert len(extract_device(leaf)) == 2
