@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rpcfut import _callbacks
 from rpcfut._codec import decode, encode
-from rpcfut._error_codec import encode_error
+from rpcfut._error_codec import FALLBACK_BODY, encode_error
+from rpcfut._error_text import describe
 from rpcfut._errors import DecodeError, Origin
 from rpcfut._future import Future
 from rpcfut._future_core import add_hook, completion_of_done
@@ -136,10 +137,24 @@ class _Answer:
         _callbacks.run_on_pool(answer)
 
     def fail(self, error: BaseException) -> None:
-        """Send an error; it cannot fail to encode."""
-        _log.debug("%s failed for %s: %r", self.function, self._caller, error)
-        body = encode_error(error, worker=self._worker, function=self.function)
+        """Send an error, whatever it does when it is looked at (RPC-3)."""
+        failure: BaseException | None = None
+        try:
+            body = encode_error(error, worker=self._worker, function=self.function)
+        except BaseException as raised:  # noqa: BLE001 - logged once an answer is sent
+            body, failure = FALLBACK_BODY, raised
         self._send(body, (), is_error=True)
+        if failure is not None:
+            _log.error(
+                "%s failed for %s, and its error could not be encoded: %s",
+                self.function,
+                self._caller,
+                describe(failure),
+            )
+        elif _log.isEnabledFor(logging.DEBUG):
+            _log.debug(
+                "%s failed for %s: %s", self.function, self._caller, describe(error)
+            )
 
     def _send(
         self, body: Buffer, buffers: Sequence[Buffer], *, is_error: bool = False

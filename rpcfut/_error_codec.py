@@ -1,9 +1,11 @@
 """Exceptions <-> bytes (RPC-3, RPC-4).
 
 Theory of operation: `encode_error` must not fail, whatever the exception does. So each
-thing that is asked of it is asked through `_ask`, and each text is cut and cleaned. The
-exceptions of a chain become a list of nodes that refer to later ones by index, so that
-there are no cycles on the wire. `decode_error` makes only types of two closed tables,
+thing that is asked of it is asked through `ask`, what Python itself keeps in it is
+read past its class (`own`), and each text is cut and cleaned. A node may take its
+share of `_NODES_NBYTES` and no more, so that the body always decodes. The exceptions
+of a chain become a list of nodes that refer to later ones by index, so that there are
+no cycles on the wire. `decode_error` makes only types of two closed tables,
 the built-in subclasses of Exception and this library's own, without running a
 constructor on what it was sent, and those that were registered, by their unflatten. All
 others become a `RemoteError`.
@@ -15,40 +17,36 @@ import builtins
 import re
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgpack
 
 from rpcfut import _errors
 from rpcfut._decode import decode
 from rpcfut._encode import encode
+from rpcfut._error_text import MAX_NOTE, MAX_TEXT, Room, ask, clean, own
 from rpcfut._errors import DecodeError, EncodeError, RemoteError, RpcError
 from rpcfut._known_types import type_name
 from rpcfut._registry import TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
 
     from rpcfut._devices import Device
     from rpcfut_transport import Buffer
 
-T = TypeVar("T")
-
-MAX_TEXT: Final = 64 * 1024
 MAX_CHAIN: Final = 20
 _RECEIVED_TEXT = MAX_TEXT + 100  # with the remark that it was cut
 _MAX_ITEMS = 20  # notes, members of a group, attributes
-_MAX_NOTE = 4 * 1024
 _MAX_FRAMES = 100
+_MAX_ARGS = 1000
 _MAX_ARGS_NBYTES = 64 * 1024
-# Holds the longest chain of full nodes.
+_MAX_NAME = 200  # of an attribute
+# All nodes of a chain together; each has an equal share.
+_NODES_NBYTES = 4 << 20
+# Twice that: what is not counted as a node's share (the remarks that something was cut,
+# names of attributes, msgpack's own bytes) is at most 2 MB in the longest chain.
 _MAX_BODY_NBYTES = 8 << 20
-
-# Escape sequences, other control characters, and those that turn the order of writing:
-# a remote text must not be able to forge a line of a log or repaint a terminal.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 _BUILTIN: Final[dict[str, type[Exception]]] = {
     f"builtins.{name}": kind
@@ -92,8 +90,11 @@ def encode_error(error: BaseException, *, worker: str, function: str) -> bytes:
     """
     chain = _chain(error)
     numbers = {id(link): number for number, link in enumerate(chain)}
-    nodes = [_node(link, number, numbers) for number, link in enumerate(chain)]
-    body = {"worker": _clean(worker), "function": _clean(function), "nodes": nodes}
+    share = _NODES_NBYTES // len(chain)
+    nodes = [
+        _node(link, number, numbers, Room(share)) for number, link in enumerate(chain)
+    ]
+    body = {"worker": clean(worker), "function": clean(function), "nodes": nodes}
     packed: bytes = msgpack.packb(body)
     return packed
 
@@ -103,7 +104,8 @@ def _chain(error: BaseException) -> list[BaseException]:
     chain = [error]
     seen = {id(error)}
     for link in chain:
-        for other in (link.__cause__, link.__context__, *_members(link)):
+        linked = (own(link, "__cause__"), own(link, "__context__"), *_members(link))
+        for other in linked:
             if other is not None and id(other) not in seen and len(chain) < MAX_CHAIN:
                 seen.add(id(other))
                 chain.append(other)
@@ -116,7 +118,7 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
 
 
 def _node(
-    error: BaseException, number: int, numbers: dict[int, int]
+    error: BaseException, number: int, numbers: dict[int, int], room: Room
 ) -> dict[str, object]:
     def later(other: BaseException | None) -> int | None:
         found = numbers.get(id(other))
@@ -124,74 +126,58 @@ def _node(
 
     kind = type(error)
     return {
-        "type": _clean(_ask(lambda: type_name(kind), "<a type without a name>")),
-        "text": _clean(_ask(lambda: str(error), "<its __str__ raised>")),
-        "traceback": _clean(_ask(lambda: _traceback(error), "<no traceback>")),
-        "notes": _ask(lambda: _notes(error), list[str]()),
-        "args": _ask(lambda: _args(error), list[bytes | str]()),
-        "attributes": _ask(lambda: _attributes(error), dict[str, bytes]()),
-        "value": _ask(lambda: _registered(error), None),
-        "cause": later(error.__cause__),
-        "context": later(error.__context__),
-        "suppress": bool(error.__suppress_context__),
+        "type": room.text(ask(lambda: type_name(kind), "<a type without a name>")),
+        "text": room.text(ask(lambda: str(error), "<its __str__ raised>")),
+        "traceback": room.text(ask(lambda: _traceback(error), "<no traceback>")),
+        "args": ask(lambda: _args(error, room), list[bytes | str]()),
+        "value": ask(lambda: _registered(error, room), None),
+        "notes": ask(lambda: _notes(error, room), list[str]()),
+        "attributes": ask(lambda: _attributes(error, room), dict[str, bytes]()),
+        "cause": later(own(error, "__cause__")),
+        "context": later(own(error, "__context__")),
+        "suppress": bool(own(error, "__suppress_context__")),
         "members": [n for n in map(later, _members(error)) if n is not None],
     }
 
 
-def _ask(question: Callable[[], T], otherwise: T) -> T:
-    """Ask an exception something; whatever its own code raises is no answer."""
-    try:
-        return question()
-    except BaseException:  # noqa: BLE001 - an error about an error has nowhere to go
-        return otherwise
-
-
-def _clean(text: str, limit: int = MAX_TEXT) -> str:
-    """Cut a text, and write what is not plain text as escapes."""
-    whole = str.__str__(text)  # of a subclass too, whatever it overrides
-    plain = whole[:limit].encode("utf-8", "backslashreplace").decode("utf-8")
-    plain = _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], plain)
-    if len(whole) <= limit and len(plain) <= limit:
-        return plain
-    return f"{plain[:limit]} [cut: it has {len(whole)} characters]"
-
-
 def _traceback(error: BaseException) -> str:
     """The frames, without those of ours that called the function."""
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = traceback.extract_tb(own(error, "__traceback__"))
     while frames and frames[0].filename.startswith(_OWN_FOLDER):
         del frames[0]
     return "".join(traceback.format_list(frames[-_MAX_FRAMES:]))
 
 
-def _notes(error: BaseException) -> list[str]:
+def _notes(error: BaseException, room: Room) -> list[str]:
     notes = getattr(error, "__notes__", ())
     if not isinstance(notes, (list, tuple)):
         return []
-    texts = [note for note in notes if isinstance(note, str)]
-    limits = [MAX_TEXT if _is_traceback_note(text) else _MAX_NOTE for text in texts]
-    return [_clean(t, n) for t, n in zip(texts, limits, strict=True)][:_MAX_ITEMS]
+    texts = [note for note in notes if isinstance(note, str)][:_MAX_ITEMS]
+    limits = [MAX_TEXT if _is_traceback_note(text) else MAX_NOTE for text in texts]
+    return [room.text(t, n) for t, n in zip(texts, limits, strict=True)]
 
 
-def _args(error: BaseException) -> list[bytes | str]:
+def _args(error: BaseException, room: Room) -> list[bytes | str]:
     """Write each argument as a value where it is a small plain one, else as text."""
-    room = _MAX_ARGS_NBYTES
+    args: tuple[object, ...] = own(error, "args")
+    inner = Room(_MAX_ARGS_NBYTES)
     written: list[bytes | str] = []
-    for arg in tuple(error.args):
+    for arg in args[:_MAX_ARGS]:
         body = _plain(arg)
-        if body is None or len(body) > room:
-            body = None
+        if body is None or not inner.has_taken(body) or not room.has_taken(body):
+            text = ask(lambda arg=arg: str(arg), "<its __str__ raised>")  # type: ignore[misc]  # a default binds the loop's arg
+            written.append(room.text(inner.text(text, MAX_NOTE)))
         else:
-            room -= len(body)
-        cut = _clean(_ask(lambda arg=arg: str(arg), "<its __str__ raised>"), _MAX_NOTE)  # type: ignore[misc]  # a default binds the loop's arg
-        written.append(cut if body is None else body)
+            written.append(body)
+    if len(args) > _MAX_ARGS:
+        written.append(f"[cut: it has {len(args)} arguments]")
     return written
 
 
 def _plain(value: object) -> bytes | None:
     """Encode a value that needs no buffers; None if it is another."""
     if type(value) is str:
-        value = _clean(value)
+        value = clean(value)
     try:
         body, buffers = encode(value, stage=_refuse_tensor)
     except (RpcError, RecursionError):
@@ -203,14 +189,20 @@ def _refuse_tensor(_: torch.Tensor) -> NoReturn:
     raise EncodeError("no tensors in exceptions")
 
 
-def _attributes(error: BaseException) -> dict[str, bytes]:
-    names = [n for n in vars(error) if not n.startswith("__")][:_MAX_ITEMS]
+def _attributes(error: BaseException, room: Room) -> dict[str, bytes]:
+    names = [name for name in vars(error) if _is_sent(name)][:_MAX_ITEMS]
     found = {name: getattr(error, name) for name in names}
     for name in _fields(type(error)):
         if getattr(error, name, None) is not None:
             found[name] = getattr(error, name)
     plain = {name: _plain(value) for name, value in found.items()}
-    return {name: body for name, body in plain.items() if body is not None}
+    return {n: body for n, body in plain.items() if body and room.has_taken(body)}
+
+
+def _is_sent(name: object) -> bool:
+    """Whether the receiver would set an attribute of this name."""
+    is_short = type(name) is str and len(name) <= _MAX_NAME
+    return is_short and name.isidentifier() and not name.startswith("__")  # type: ignore[attr-defined]  # is_short says that it is a str
 
 
 def _fields(kind: type) -> tuple[str, ...]:
@@ -220,9 +212,10 @@ def _fields(kind: type) -> tuple[str, ...]:
     return ()
 
 
-def _registered(error: BaseException) -> bytes | None:
+def _registered(error: BaseException, room: Room) -> bytes | None:
     is_ours = type(error) in TYPES.snapshot.wire_by_type
-    return _plain(error) if is_ours else None
+    body = _plain(error) if is_ours else None
+    return body if body is not None and room.has_taken(body) else None
 
 
 def decode_error(body: Buffer) -> BaseException:
@@ -254,7 +247,7 @@ def _decode_error(body: Buffer) -> BaseException:
     message = msgpack.unpackb(
         body, strict_map_key=True, max_array_len=1 << 16, max_map_len=64, max_ext_len=0
     )
-    worker, function = _clean(message["worker"]), _clean(message["function"])
+    worker, function = clean(message["worker"]), clean(message["function"])
     nodes = message["nodes"]
     if not isinstance(nodes, list) or not 0 < len(nodes) <= MAX_CHAIN:
         raise ValueError("no exception, or too many")
@@ -276,7 +269,7 @@ class _Node:
         self._made = made
 
     def _text(self, name: str) -> str:
-        return _clean(self._fields[name], _RECEIVED_TEXT)
+        return clean(self._fields[name], _RECEIVED_TEXT)
 
     def _linked(self, name: str) -> BaseException | None:
         number = self._fields[name]
@@ -295,7 +288,7 @@ class _Node:
                 function=function,
             )
         for note in self._fields["notes"][:_MAX_ITEMS]:
-            error.add_note(_clean(note, _RECEIVED_TEXT))
+            error.add_note(clean(note, _RECEIVED_TEXT))
         if remote_traceback or (self._number == 0 and self._fields["type"] not in _OWN):
             where = f"worker {worker!r}, function {function!r}"
             error.add_note(f"{_TRACEBACK_NOTE} ({where}):\n{remote_traceback}".rstrip())
@@ -376,3 +369,11 @@ def _unicode_error(kind: type[Exception], args: tuple[object, ...]) -> Exception
     if not 0 <= start <= end <= len(text):  # type: ignore[operator,arg-type]  # checked by shape
         return None
     return kind(*args)
+
+
+# The answer if `encode_error` failed after all.
+FALLBACK_BODY: Final[bytes] = encode_error(
+    RpcError("failed, and so did encoding its error: that worker's log says more"),
+    worker="unknown",
+    function="unknown",
+)

@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcfut import _errors
-from rpcfut._error_codec import MAX_CHAIN, MAX_TEXT, decode_error, encode_error
+from rpcfut._error_codec import (
+    FALLBACK_BODY,
+    MAX_CHAIN,
+    decode_error,
+    encode_error,
+)
+from rpcfut._error_text import MAX_TEXT
 from rpcfut._errors import (
     DecodeError,
     ExtractionError,
@@ -378,3 +384,93 @@ def test_a_type_of_nobody_is_only_a_name(name: str) -> None:
 def _body(*nodes: dict[str, Any]) -> bytes:
     body: bytes = msgpack.packb({"worker": "w", "function": "f", "nodes": nodes})
     return body
+
+
+class RaisingLinksError(ValueError):
+    @property
+    def __cause__(self) -> Any:
+        raise OddError
+
+    __context__ = __suppress_context__ = __cause__  # type: ignore[assignment]
+
+
+class RaisingLookupError(ValueError):
+    def __getattribute__(self, name: str) -> Any:
+        raise SystemExit
+
+
+class NumberLinksError(ValueError):
+    __context__ = __cause__ = 5  # type: ignore[assignment]
+    __suppress_context__ = "yes"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    "kind", [RaisingLinksError, RaisingLookupError, NumberLinksError]
+)
+def test_links_that_a_class_hides_do_not_prevent_the_reply(
+    kind: type[Exception],
+) -> None:
+    """RPC-3: the chain is read where Python keeps it."""
+    error = raised(kind("second"))
+    vars(BaseException)["__cause__"].__set__(error, KeyError("first"))
+    back = trip(error)
+    assert back.type_name.endswith(kind.__name__)
+    assert type(back.__cause__) is KeyError
+    outer = ValueError("outer")
+    outer.__context__ = error
+    assert type(trip(outer)) is ValueError
+
+
+def _noted(text: str) -> ValueError:
+    error = ValueError(text)
+    for _ in range(20):
+        error.add_note(text)
+    return error
+
+
+def _chained(count: int, text: str) -> ValueError:
+    error = top = _noted(text)
+    for _ in range(count - 1):
+        error.__cause__ = error = _noted(text)
+        error.extra = text  # type: ignore[attr-defined]
+    return top
+
+
+LARGE: dict[str, Exception] = {
+    "long arguments": ValueError(*["x" * 5000] * 3000),
+    "many arguments": ValueError(*range(100_000)),
+    "arguments without a value": ValueError(*[Opaque] * 100_000),
+    "two with long notes": _chained(2, "remote traceback" + "\U0001f600" * 65_000),
+    "a long chain": _chained(30, "remote traceback" + "\U0001f600" * 65_000),
+    "control characters": _chained(4, "remote traceback" + "\x1b" * 65_000),
+    "a group": ExceptionGroup("g", [_chained(2, "€" * 70_000) for _ in range(30)]),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_error_still_comes_back_as_itself(name: str) -> None:
+    """RPC-4: what is too much is cut, with a remark; the type stays."""
+    error = LARGE[name]
+    back = trip(error)
+    assert type(back) is type(error)
+    assert len(encode_error(error, worker="w", function="f")) < 7 << 20
+
+
+def test_arguments_over_the_limit_are_counted_in_a_remark() -> None:
+    back = trip(ValueError(*range(100_000)))
+    assert back.args[:1000] == tuple(range(1000))
+    assert back.args[1000:] == ("[cut: it has 100000 arguments]",)
+
+
+def test_an_attribute_that_is_no_name_is_left_out() -> None:
+    error = ValueError("x")
+    vars(error).update({"\udc80": 1, "n" * 10_000_000: 2, "a b": 3, "kept": 4})
+    vars(error)[5] = 6  # type: ignore[index]
+    back = trip(error)
+    assert vars(back).keys() - {"__notes__"} == {"kept"}
+
+
+def test_the_answer_of_last_resort_decodes() -> None:
+    back = decode_error(FALLBACK_BODY)
+    assert type(back) is RpcError
+    assert "that worker's log says more" in str(back)
