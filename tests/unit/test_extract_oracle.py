@@ -132,5 +132,6 @@ def test_both_find_the_same_memory() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta")
+@pytest.mark.timeout(180)
 def test_both_find_the_same_memory_in_3000_values() -> None:
     _check(3000)
