@@ -25,6 +25,7 @@ from rpcfut._lanes import Lanes
 from rpcfut._loop_thread import LoopThread
 from rpcfut._pool import ThreadPool
 from rpcfut._stream_pool import StreamPool
+from rpcfut._watcher import DeviceWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ class CallbackRuntime:
         self.pool = ThreadPool("rpcfut-callback")
         self.streams = StreamPool()
         self.lanes = Lanes()
+        self.watcher = DeviceWatcher("callbacks")
         self.loop = LoopThread("rpcfut-callback-loop")
 
     def __repr__(self) -> str:
@@ -80,6 +82,7 @@ def isolated_runtime() -> Iterator[CallbackRuntime]:
         yield mine
     finally:
         mine.pool.close()
+        mine.watcher.close(timeout_s=5.0)
         mine.loop.close()
         with _runtime_lock:
             _runtime = saved

@@ -29,7 +29,7 @@ from rpcfut._future_explain import explain
 from rpcfut._future_wait import block, check_streams, current_streams
 from rpcfut._outcome import Cancelled, Failure, Value, failure_of
 from rpcfut._registry import register_builtin
-from rpcfut._streams import used_devices, wait_marks
+from rpcfut._streams import pinned_marks, used_devices, wait_marks
 from rpcfut._trio_wait import is_in_trio, wait_in_trio
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Future(FutureCore[T]):
             StreamContextError: When the task goes on under other current streams than
                 it stopped with.
         """
-        if self._outcome is None:
+        if self._outcome is None or pinned_marks(self._marks, self._refs):
             yield from self._wait_in_task()
         return self._read()
 
@@ -231,7 +231,7 @@ class Future(FutureCore[T]):
         hooks: list[Hook] = []
 
         def add_hook(wake: Callable[[], None]) -> None:
-            hooks.append(lambda _future, _where: wake())
+            hooks.append(lambda _future, _where: self._when_filled(wake))
             self._add_hook(hooks[0])
 
         def cancel() -> None:

@@ -33,7 +33,7 @@ from rpcfut._devices import Device, parse_device
 from rpcfut._errors import InvalidStateError
 from rpcfut._future_foreign import ForeignFace
 from rpcfut._outcome import Failure, Value, failure_of
-from rpcfut._streams import used_devices, wait_marks
+from rpcfut._streams import pinned_marks, used_devices, wait_marks
 from rpcfut._unobserved import QUIET, Unseen
 from rpcfut_transport import MonotonicClock
 
@@ -109,8 +109,32 @@ class FutureCore(ForeignFace[T], Generic[T]):
         if self._followers is not None:
             self._complete_followers(count, where)
         elif count:
-            where(functools.partial(self._drain, count))
+            self._start_drain(count, where)
         return True
+
+    def _start_drain(self, count: int, where: Where) -> None:
+        """Have callbacks run at `where`, or on the pool once pinned memory is filled.
+
+        What reads pinned memory runs on the host; the device watcher waits for it, and
+        no thread that serves others (STR-2).
+        """
+        drain = functools.partial(self._drain, count)
+        marks = pinned_marks(self._marks, self._refs)
+        if marks:
+            run = functools.partial(_callbacks.run_on_pool, drain)
+            watcher = _callbacks.runtime().watcher
+            watcher.when_passed(marks, run, lambda _error: run())
+        else:
+            where(drain)
+
+    def _when_filled(self, action: Callable[[], None]) -> None:
+        """Run a short action once the pinned memory of the value is filled."""
+        marks = pinned_marks(self._marks, self._refs)
+        if marks:
+            watcher = _callbacks.runtime().watcher
+            watcher.when_passed(marks, action, lambda _error: action())
+        else:
+            action()
 
     def _settle(self, completion: Completion, where: Where) -> int | None:
         """Move to the end state and wake everybody, but run no callback yet.
@@ -235,7 +259,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
             if self._is_draining:
                 return
             self._is_draining = True
-        _callbacks.run_on_pool(lambda: self._drain(_ALL))
+        self._start_drain(_ALL, _callbacks.run_on_pool)
 
     def _take_tickets_locked(self, callbacks: Iterable[Callback]) -> None:
         with_streams = [c for c in callbacks if c.streams is not None]

@@ -173,6 +173,16 @@ def wait_marks(
             mark.event.synchronize()
 
 
+def pinned_marks(marks: Sequence[Mark], refs: Iterable[DataRef]) -> Sequence[Mark]:
+    """The marks that a reader on the host has to wait for: those of pinned memory.
+
+    Only those that have not passed yet; none if no memory is pinned.
+    """
+    if not marks or all(ref.device.type != "cpu" for ref in refs):
+        return ()
+    return [mark for mark in marks if not mark.event.query()]
+
+
 class Scope:
     """Streams of our own that are current for a while; owner thread only.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Threads and folders that belong to the process, not to the test that first used them.
-_PROCESS_WIDE_THREADS = ("rpcfut-callback-", "Trio thread")
+_PROCESS_WIDE_THREADS = ("rpcfut-callback-", "rpcfut-watcher-callbacks", "Trio thread")
 _PROCESS_WIDE_NAMES = ("torchinductor_",)
 _GRACE_ROUNDS = 40
 _GRACE_ROUND_S = 0.05
