@@ -9,6 +9,7 @@ from rpcfut._api import init_rpc as init_rpc
 from rpcfut._api import rpc_async as rpc_async
 from rpcfut._api import rpc_sync as rpc_sync
 from rpcfut._api import shutdown as shutdown
+from rpcfut._backward import backward as backward
 from rpcfut._errors import CallRefusedError as CallRefusedError
 from rpcfut._errors import CaptureError as CaptureError
 from rpcfut._errors import DeadlockError as DeadlockError
@@ -80,6 +81,7 @@ __all__ = [
     "Value",
     "WorkerInfo",
     "as_completed",
+    "backward",
     "collect_all",
     "current_agent",
     "expose",

@@ -288,6 +288,7 @@ class Future(FutureCore[T]):
         in play one of the library's own streams is current for it; these wait for this
         future's device work and for what is queued on the streams that are current
         here, now. The child's events come from what the callback returns and launches.
+        For a step after a backward pass see docs/backward.md.
 
         Args:
             callback: Gets this future, done. If it returns a future, the child

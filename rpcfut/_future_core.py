@@ -83,6 +83,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
     # Parents are not kept alive by their children.
     _leader: weakref.ref[FutureCore[Any]] | None = None
     _members: Callable[[], Sequence[FutureCore[Any]]] | None = None
+    _work: str | None = None  # what the library does for it, in words
 
     def __init__(
         self, *, devices: Iterable[str | int | torch.device] | None = None
@@ -408,6 +409,14 @@ def bind_members(
     """Tell a future which others it waits for, and who asked for it."""
     future._made_at = made_at
     future._members = members
+
+
+def bind_work(
+    future: FutureCore[Any], made_at: tuple[CodeType, int], what: str
+) -> None:
+    """Tell a future what the library does for it, and who asked for that."""
+    future._made_at = made_at
+    future._work = what
 
 
 def bind_call(

@@ -99,6 +99,8 @@ def _causes(
         yield from _leader_of(future, future._leader())
     elif future._about is not None:
         yield f"waits for the answer of worker {future._about.to!r}", None
+    elif future._work is not None:
+        yield f"waits for its {future._work} to end", None
     else:
         yield "waits for somebody to call set_result, set_exception or cancel", None
 

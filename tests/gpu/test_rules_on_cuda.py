@@ -8,7 +8,6 @@ tests/rules/test_rules_on_sim.py.
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -20,14 +19,12 @@ import rpcfut
 from rpcfut import Future
 from rpcfut._extract import extract_device
 from tests.support.latch import Latch
+from tests.support.rounds import SIZE, in_rounds, is_all, reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = [pytest.mark.gpu(n=1), pytest.mark.timeout(120)]
-
-REPEATS = int(os.environ.get("RPCFUT_ROUNDS", "50"))
-SIZE = 1 << 16
 
 
 class Opaque:
@@ -35,14 +32,6 @@ class Opaque:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
-
-
-def in_rounds(is_right: Callable[[int], bool]) -> None:
-    """Run all rounds, after one that only warms up, and fail if any was wrong."""
-    with Latch.made_open():
-        is_right(0)
-    wrong = sum(not is_right(turn) for turn in range(1, REPEATS + 1))
-    assert wrong == 0, f"wrong in {wrong} of {REPEATS} rounds"
 
 
 def held_write(latch: Latch, value: float) -> tuple[torch.cuda.Stream, torch.Tensor]:
@@ -55,21 +44,6 @@ def held_write(latch: Latch, value: float) -> tuple[torch.cuda.Stream, torch.Ten
         tensor.fill_(value)
     tensor.record_stream(stream)
     return stream, tensor
-
-
-def is_all(tensor: torch.Tensor, value: float) -> bool:
-    """Whether every element is `value`; waits for the current stream only."""
-    return tensor.min().item() == tensor.max().item() == value
-
-
-def reads(latch: Latch, read: Callable[[], torch.Tensor], value: float) -> bool:
-    """Whether a side stream sees `value`, if it reads while the latch is shut."""
-    reader = torch.cuda.Stream(0)
-    with torch.cuda.stream(reader):
-        seen = read().clone()
-    latch.open_after_chance(reader)
-    with torch.cuda.stream(reader):
-        return is_all(seen, value)
 
 
 @pytest.mark.racy

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SIM_TESTS = "tests/rules/test_rules_on_sim.py"
-GPU_TESTS = "tests/gpu/test_rules_on_cuda.py"
+SIM_TESTS = ("tests/rules/test_rules_on_sim.py",)
+GPU_TESTS = ("tests/gpu/test_rules_on_cuda.py", "tests/gpu/test_backward_on_cuda.py")
 # How a missing edge shows; anything else, a time-out for one, catches nothing.
 RACE = re.compile(r"RaceError|UseAfterFreeError|AssertionError|assert ")
 ALL_ROUNDS = re.compile(r"wrong in (\d+) of (\d+)")
@@ -126,6 +126,27 @@ MUTANTS = [
         "    return Completion(Value(value), marks, refs)\n",
     ),
     Mutant(
+        rule="str10",
+        what="the pass does not wait for the caller's streams",
+        path="rpcfut/_handover.py",
+        old="record_in_use(reads), current_device()",
+        new="(), current_device()",
+    ),
+    Mutant(
+        rule="str10",
+        what="no events on the streams of the pass",
+        path="rpcfut/_handover.py",
+        old="        return _call(work, scope.record)\n",
+        new="        return _call(work, lambda refs: ())\n",
+    ),
+    Mutant(
+        rule="str10",
+        what="the allocator is not told who reads the gradients",
+        path="rpcfut/_handover.py",
+        old="_replace(outcome=Value(made.value))\n",
+        new="_replace(outcome=Value(made.value), refs=())\n",
+    ),
+    Mutant(
         rule="str11",
         what="the allocator is told of no reader at all",
         path="rpcfut/_streams.py",
@@ -189,11 +210,11 @@ def patch(target: Path, mutant: Mutant) -> None:
     file.write_text(text.replace(mutant.old, mutant.new))
 
 
-def run(target: Path, tests: str, keyword: str | None) -> dict[str, str]:
+def run(target: Path, tests: tuple[str, ...], keyword: str | None) -> dict[str, str]:
     """Run tests; the failed ones, and how each failed."""
     report = target / "report.xml"
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", tests, "-q", f"--junitxml={report}"]
+    command = [sys.executable, "-m", "pytest", *tests, "-q", f"--junitxml={report}"]
     command += ["-p", "no:cacheprovider", "-p", "no:randomly"]
     command += ["-k", keyword] if keyword else []
     path = f"{target}:{target / 'transport'}:{os.environ.get('PYTHONPATH', '')}"

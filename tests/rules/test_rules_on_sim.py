@@ -11,10 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 import rpcfut
 from rpcfut import Future
-from rpcfut.testing import SimArray, simulate
+from rpcfut._handover import Made, hand_over
+from rpcfut.testing import RaceError, SimArray, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,6 +179,109 @@ def test_str7_without_declared_devices_they_come_from_the_value(
     declared: Future[SimArray] = Future(devices=["sim:0"])
     declared.set_result(sim.zeros(1, device=1))
     assert isinstance(declared.exception(), rpcfut.DeviceMismatchError)
+
+
+class Pass:
+    """A backward pass whose one kernel adds a gradient to that of a leaf.
+
+    The graph lies on the host, so a hook runs under the streams that the pass has; it
+    does what torch's engine does for a node that was made on `node` in the forward
+    pass: have that wait for these streams, and at the end these for that.
+    """
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+        self._node = sim.stream(0)
+        with self._node:
+            self.grad = sim.zeros(1)
+
+    def start(self, gradient: SimArray | None) -> Future[None]:
+        """Hand the pass over, with an explicit gradient or an implicit one."""
+
+        def run(_: torch.Tensor) -> None:
+            its = self._sim.current_stream(0)
+            root = self._sim.array([1.0]) if gradient is None else gradient
+            self._node.wait_stream(its)
+            with self._node:
+                self.grad.add_(root)
+            its.wait_stream(self._node)
+
+        loss = torch.ones(1, requires_grad=True).sum()
+        loss.register_hook(run)
+        return rpcfut.backward(loss)
+
+
+def test_str10_an_implicit_gradient_is_safe(sim: Simulation) -> None:
+    """Whatever is current: forward, caller and reader have streams of their own."""
+    one = Pass(sim)
+    with sim.stream(0):
+        future = one.start(None)
+    with sim.stream(0):
+        future.wait(5)
+        assert one.grad.tolist() == [1.0]
+
+
+def test_str10_an_explicit_gradient_of_the_callers_stream_is_safe(
+    sim: Simulation,
+) -> None:
+    one = Pass(sim)
+    with sim.stream(0):
+        future = one.start(sim.array([2.0]))
+    with sim.stream(0):
+        future.wait(5)
+        assert one.grad.tolist() == [2.0]
+
+
+def test_str10_an_explicit_gradient_of_another_stream_is_a_race() -> None:
+    """Nothing orders the two; here it is found, whatever the seed."""
+    for seed in SEEDS:
+        with simulate(seed=seed) as sim:
+            one = Pass(sim)
+            with sim.stream(0):
+                gradient = sim.array([2.0])
+            error = one.start(gradient).exception(5)
+            assert isinstance(error, RaceError)
+            assert len(sim.take_races()) == 1
+
+
+def test_str10_an_explicit_gradient_of_a_joined_stream_is_safe(sim: Simulation) -> None:
+    one = Pass(sim)
+    other = sim.stream(0)
+    with other:
+        gradient = sim.array([2.0])
+    with sim.stream(0) as mine:
+        mine.wait_stream(other)
+        future = one.start(gradient)
+    with sim.stream(0):
+        future.wait(5)
+        assert one.grad.tolist() == [2.0]
+
+
+def test_str10_a_step_chained_to_the_pass_is_safe(sim: Simulation) -> None:
+    one = Pass(sim)
+    with sim.stream(0):
+        step = one.start(None).then(lambda _: one.grad.mul_(3.0))
+    assert step.wait(5).tolist() == [3.0]
+
+
+def test_str10_gradients_live_until_their_reader_is_through(sim: Simulation) -> None:
+    """The future's value is None, and yet the allocator is told who reads."""
+    home, made = sim.stream(0), list[SimArray]()
+
+    def run() -> Made[None]:
+        with home:
+            made.append(sim.array([1.0]))
+        sim.current_stream(0).wait_stream(home)
+        return Made(None, list(made))
+
+    future = hand_over(run, what="backward pass")
+    with sim.stream(0):
+        future.wait(5)
+        copy = made.pop().clone()
+        del future
+        with home:
+            sim.array([5.0])
+        assert copy.tolist() == [1.0]
 
 
 def test_str11_memory_lives_until_the_last_reader_is_through(sim: Simulation) -> None:

@@ -130,6 +130,15 @@ def calling(tensor: torch.Tensor) -> None:
     named.wait()
 
 
+def differentiating(loss: torch.Tensor, leaf: torch.Tensor) -> None:
+    """A pass has no value, or the gradients that were asked for."""
+    assert_type(rpcfut.backward(loss), Future[None])
+    assert_type(rpcfut.backward([loss, loss], [None, loss]), Future[None])
+    gradients = rpcfut.backward(loss, inputs=[leaf], retain_graph=True)
+    assert_type(gradients, Future[list[torch.Tensor | None]])
+    rpcfut.backward(loss, None, [leaf])  # type: ignore[call-overload]
+
+
 def foreign(future: Future[int]) -> None:
     """It is a future of concurrent.futures."""
     plain: concurrent.futures.Future[int] = future
