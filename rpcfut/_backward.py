@@ -64,9 +64,8 @@ def backward(
 def backward(
     roots: Tensors,
     grad_tensors: Gradients = None,
-    *,
     inputs: Tensors | None = None,
-    retain_graph: bool = False,
+    retain_graph: bool = False,  # noqa: FBT001, FBT002 - as torch has it
 ) -> Future[Any]:
     """Run ``torch.autograd.backward`` on a pool thread, while the caller goes on.
 
