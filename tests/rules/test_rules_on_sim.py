@@ -16,7 +16,6 @@ import torch
 import rpcfut
 from rpcfut import Future
 from rpcfut._handover import Made, hand_over
-from rpcfut._handover import Made, hand_over
 from rpcfut.testing import RaceError, SimArray, simulate
 
 if TYPE_CHECKING:
@@ -283,21 +282,6 @@ def test_str10_gradients_live_until_their_reader_is_through(sim: Simulation) -> 
         with home:
             sim.array([5.0])
         assert copy.tolist() == [1.0]
-
-
-def test_str10_work_handed_over_comes_after_the_callers_streams(
-    sim: Simulation,
-) -> None:
-    """As a backward pass: it reads what the caller's stream has not made yet."""
-    with sim.stream(0):
-        before = sim.array([1.0])
-
-        def work() -> Made[SimArray]:
-            made = before * 2.0
-            return Made(made, made)
-
-        future = hand_over(work, what="pass")
-    assert future.wait(10).tolist() == [2.0]
 
 
 def test_str11_memory_lives_until_the_last_reader_is_through(sim: Simulation) -> None:
