@@ -44,7 +44,7 @@ code   what          bytes, or parts
 50     tensor        see `_tensor_codec`
 51     Parameter     as 50
 52     NumPy array   see `_numpy_codec`
-53     NumPy scalar  dtype, bytes
+53     NumPy scalar  see `_numpy_codec`
 54,55  bulk          bytes, bytearray: index of the buffer
 =====  ============  ======================================================
 """

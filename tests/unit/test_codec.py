@@ -172,6 +172,7 @@ ARRAYS = [
     np.arange(24, dtype=">i8").reshape(2, 3, 4)[:, ::2],
     np.array(1.5, np.float32),
     np.zeros((2, 0), np.uint8),
+    np.zeros((0, 3), "U2"),
     np.array(["ab", "c"]),
     np.array([b"ab", b"c"]),
     np.array(["2020-01-01", "NaT"], "M8[us]"),
@@ -192,13 +193,19 @@ def test_a_numpy_array_arrives_with_its_bits(array: Any) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [np.float64(1.5), np.int8(-3), np.bool_(1), np.str_("ab"), np.datetime64("NaT")],
+    [
+        *(np.float64(1.5), np.int8(-3), np.bool_(1), np.str_("ab")),
+        *(np.datetime64("NaT"), np.str_(""), np.str_("a\0"), np.str_("\udc80")),
+        *(np.bytes_(b""), np.bytes_(b"a\0\0")),
+    ],
     ids=repr,
 )
 def test_a_numpy_scalar_stays_one(value: Any) -> None:
     back = trip(value)
     assert type(back) is type(value)
     assert back.tobytes() == value.tobytes()
+    if isinstance(value, (str, bytes)):
+        assert len(back) == len(value)
 
 
 REGISTERED = [
@@ -321,6 +328,7 @@ REFUSED: list[tuple[object, str]] = [
     (defaultdict(lambda: 1), "send dict(x)"),
     (Fraction(1, 1 << (1 << 19)), "send its numerator and denominator"),
     (np.array([1, None]), "is an array of objects; send x.tolist()"),
+    (np.ndarray(3, "S0"), "of 0 bytes; send x.tolist()"),
     (np.zeros(2, "i4,f8"), "send its fields as separate arrays"),
     (np.ma.array([1]), "cannot tell"),
 ]
