@@ -9,7 +9,7 @@ the depth, finds cycles, and becomes the path in a message when something is ref
 Bulk (elements of tensors and arrays, long bytes) never goes through msgpack: the body
 holds the index of a buffer. Nothing is imported, and no type is looked up by a name
 from the wire but in the registry. What bounds the memory that a hostile body can take
-is written beside each constant in `_wire_codes`.
+is written in `_wire_weights`, and beside each constant in `_wire_codes`.
 
 Dicts are msgpack maps only when all keys are text. msgpack could write other keys, but
 reading them back is refused by default for good reason (a list as a key), and a map

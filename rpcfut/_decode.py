@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
@@ -15,11 +16,11 @@ from rpcfut._tensor_codec import Place, join_tensor
 from rpcfut._wire_codes import (
     FIRST_MARK,
     MAX_BODY_NBYTES,
-    MAX_CONTAINERS,
     MAX_DEPTH,
     Code,
 )
 from rpcfut._wire_types import COMPOUNDS, SCALARS, join_struct, read_int
+from rpcfut._wire_weights import FREE_NBYTES, SMALL_BODY_NBYTES, Budget, limit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 _SENSELESS: Final = (
     *(ValueError, TypeError, ArithmeticError, LookupError, AttributeError),
     *(AssertionError, RuntimeError, struct.error, msgpack.UnpackException),
-)
-_NO_CONTAINERS: Final = bytes(
-    byte for byte in range(256) if not 0x80 <= byte <= 0x9F and not 0xDC <= byte <= 0xDF
 )
 
 
@@ -64,7 +62,13 @@ _JOINERS: Final[dict[int, Callable[[list[Any]], object]]] = {
 }
 
 
-def decode(body: Buffer, buffers: Sequence[Buffer], *, place: Place) -> object:
+def decode(
+    body: Buffer,
+    buffers: Sequence[Buffer],
+    *,
+    place: Place,
+    budget: Budget | None = None,
+) -> object:
     """Turn bytes from a peer into the value (RPC-9, RPC-10).
 
     Any thread. Large writable buffers become the memory of host tensors and arrays.
@@ -74,6 +78,7 @@ def decode(body: Buffer, buffers: Sequence[Buffer], *, place: Place) -> object:
         buffers: Its buffers, in order.
         place: Is given a tensor on the host and the device that it was sent from, and
             returns the tensor where it belongs. Its errors pass through.
+        budget: What the value may cost, if it is part of something larger.
 
     Returns:
         The value.
@@ -82,25 +87,41 @@ def decode(body: Buffer, buffers: Sequence[Buffer], *, place: Place) -> object:
         DecodeError: When the bytes make no sense, are over a limit, or name a type that
             is not registered here.
     """
-    decoder = _Decoder(buffers, place)
-    return decoder.finish(decoder.lift(_unpack(body), 0))
-
-
-def _unpack(body: Buffer) -> object:
     nbytes = memoryview(body).nbytes
     if nbytes > MAX_BODY_NBYTES:
         raise DecodeError(f"a body of {nbytes} bytes; {MAX_BODY_NBYTES} are allowed")
-    options: dict[str, Any] = {}
-    if nbytes > MAX_CONTAINERS and _container_bound(body) > MAX_CONTAINERS:
-        count = _Count()
-        options = {"list_hook": count.add, "object_hook": count.add}
+    if budget is None and nbytes > SMALL_BODY_NBYTES:
+        budget = Budget(limit_of(nbytes, len(buffers)))
+    decoder = _Decoder(buffers, place)
+    return decoder.finish(decoder.lift(_unpack(body, budget), 0))
+
+
+def cost_of(body: Buffer) -> int:
+    """What decoding will take from a budget.
+
+    Raises:
+        DecodeError: When that is more than any body may cost.
+    """
+    budget = Budget(FREE_NBYTES)
+    _unpack(body, budget)
+    return budget.nbytes - budget.left
+
+
+def _unpack(body: Buffer, budget: Budget | None) -> object:
+    nbytes = memoryview(body).nbytes
+    options: dict[str, Any] = {"ext_hook": _read_ext}
+    if budget is not None:
+        options = {
+            "ext_hook": partial(_count_ext, budget),
+            "list_hook": budget.take_list,
+            "object_hook": budget.take_map,
+        }
     try:
         return msgpack.unpackb(
             body,
             raw=False,
             strict_map_key=True,
             timestamp=1,  # a code that msgpack reads by itself; this way it is a float
-            ext_hook=_read_ext,
             unicode_errors="surrogatepass",
             max_str_len=nbytes,
             max_bin_len=nbytes,
@@ -115,22 +136,9 @@ def _unpack(body: Buffer) -> object:
         raise DecodeError(f"a body that is no value: {_brief(error)}") from error
 
 
-def _container_bound(body: Buffer) -> int:
-    """Count the bytes that could start a container: at least as many as there are."""
-    return len(bytes(body).translate(None, _NO_CONTAINERS))
-
-
-class _Count:
-    """Counts containers while they are unpacked; owner thread only."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def add(self, made: Any) -> Any:
-        self._count += 1
-        if self._count > MAX_CONTAINERS:
-            raise DecodeError(f"more than {MAX_CONTAINERS} lists and dicts in one body")
-        return made
+def _count_ext(budget: Budget, code: int, data: bytes) -> object:
+    budget.take_ext(code, data)
+    return _read_ext(code, data)
 
 
 def _read_ext(code: int, data: bytes) -> object:
@@ -183,11 +191,12 @@ class _Decoder:
             return self._lift_dict(raw, depth)
         if _LIFTED.isdisjoint(map(type, raw)):
             return raw
-        if type(raw[0]) is _Mark:
-            parts = [self.lift(part, depth + 1) for part in raw[1:]]
-            return self._join(raw[0].code, parts)
-        raw[:] = [self.lift(part, depth + 1) for part in raw]
-        return raw
+        code = raw.pop(0).code if type(raw[0]) is _Mark else None
+        # One by one: so what was read goes as what it becomes is made.
+        for number, part in enumerate(raw):
+            if type(part) in _LIFTED:
+                raw[number] = self.lift(part, depth + 1)
+        return raw if code is None else self._join(code, raw)
 
     def _lift_dict(self, raw: dict[str, Any], depth: int) -> object:
         if not _LIFTED.isdisjoint(map(type, raw.values())):

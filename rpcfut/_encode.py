@@ -20,6 +20,7 @@ from rpcfut._wire_codes import (
     FIRST_MARK,
     INLINE_NBYTES,
     MAX_BODY_NBYTES,
+    MAX_CONTAINERS,
     MAX_DEPTH,
     Code,
 )
@@ -32,13 +33,16 @@ from rpcfut._wire_types import (
     torch_struct,
     write_int,
 )
+from rpcfut._wire_weights import SMALL_BODY_NBYTES, limit_of, weigh
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from rpcfut_transport import Buffer
 
+_FEWER: Final = "send numbers as a tensor, or the value in several calls"
 _PLAIN: Final = frozenset({type(None), bool, int, float, str})
+_SCALARS_TOO: Final = _PLAIN | SCALARS.keys()
 _TEXT: Final = frozenset({str})
 _MARKS: Final = {
     code: msgpack.ExtType(code, b"") for code in Code if code >= FIRST_MARK
@@ -82,7 +86,8 @@ def encode(
     """
     encoder = _Encoder(stage, origin, root)
     try:
-        body = _pack(encoder.lower(value), root)
+        lowered = encoder.lower(value)
+        body = _pack(lowered, root)
     except (EncodeError, ExtractionError) as error:
         # Where our walk stood says nothing; the path in the message does.
         raise error.with_traceback(None) from error.__cause__
@@ -90,6 +95,12 @@ def encode(
         raise EncodeError(
             f"{root} makes {len(body)} bytes without its tensors and bytes, "
             f"{MAX_BODY_NBYTES} are allowed: send numbers as a tensor, text as bytes"
+        )
+    limit = limit_of(len(body), len(encoder.buffers))
+    if len(body) > SMALL_BODY_NBYTES and weigh(lowered) > limit:
+        raise EncodeError(
+            f"{root} holds so many small objects that the receiver would need more "
+            f"than {limit} bytes for them: {_FEWER}"
         )
     return Encoded(body, encoder.buffers)
 
@@ -132,6 +143,7 @@ class _Encoder:
         self._origin = origin
         self._root = root if origin is None else origin.path_root
         self._open: list[object] = []
+        self._container_count = 0
         self._registered = TYPES.snapshot.wire_by_type
 
     def lower(self, value: Any) -> object:
@@ -148,6 +160,9 @@ class _Encoder:
         opened.append(value)
         if len(opened) > MAX_DEPTH:
             self._refuse_depth()
+        self._container_count += 1
+        if self._container_count > MAX_CONTAINERS:
+            self._refuse_count()
         lowered = (
             self._lower_registered(form, value) if form else self._lower_open(value)
         )
@@ -160,8 +175,10 @@ class _Encoder:
             is_plain = _PLAIN.issuperset(map(type, value.values()))
             return value if is_plain else {k: self.lower(v) for k, v in value.items()}
         if kind is list:
-            is_plain = _PLAIN.issuperset(map(type, value))
-            return value if is_plain else [self.lower(part) for part in value]
+            if _PLAIN.issuperset(map(type, value)):
+                return value
+            self._require_room(value)
+            return [self.lower(part) for part in value]
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             return self._lower_tensor(value)
         compound = COMPOUNDS.get(kind)
@@ -173,6 +190,7 @@ class _Encoder:
     def _marked(self, code: Code, parts: Sequence[object]) -> list[object]:
         if _PLAIN.issuperset(map(type, parts)):
             return [_MARKS[code], *parts]
+        self._require_room(parts)
         return [_MARKS[code], *[self.lower(part) for part in parts]]
 
     def _split(self, compound: Compound, value: object) -> Sequence[object]:
@@ -241,6 +259,20 @@ class _Encoder:
                 self._open = self._open[: self._open.index(newest, depth + 1) + 1]
                 self._refuse(f"is the same object as {start}: a cycle cannot travel")
         self._refuse(f"is nested too deeply: {MAX_DEPTH} levels are allowed")
+
+    def _require_room(self, parts: Collection[object]) -> None:
+        """Refuse containers that would be too many, before each is lowered."""
+        if len(parts) + self._container_count > MAX_CONTAINERS:
+            plain_count = sum(map(_SCALARS_TOO.__contains__, map(type, parts)))
+            if len(parts) - plain_count + self._container_count > MAX_CONTAINERS:
+                self._refuse_count()
+
+    def _refuse_count(self) -> NoReturn:
+        self._open = self._open[:1]
+        self._refuse(
+            f"holds more than {MAX_CONTAINERS} lists, tuples, tensors and such, each "
+            f"counted as often as it is held: {_FEWER}"
+        )
 
     def _refuse(self, reason: str, cause: Exception | None = None) -> NoReturn:
         raise self._refusal(reason) from cause

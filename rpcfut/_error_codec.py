@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgpack
 
 from rpcfut import _errors
-from rpcfut._decode import decode
+from rpcfut._decode import cost_of, decode
 from rpcfut._encode import encode
 from rpcfut._error_text import MAX_NOTE, MAX_TEXT, Room, ask, clean, own
 from rpcfut._errors import DecodeError, EncodeError, RemoteError, RpcError
 from rpcfut._known_types import type_name
 from rpcfut._registry import TYPES
+from rpcfut._wire_weights import FREE_NBYTES, Budget
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +45,7 @@ _MAX_ARGS_NBYTES = 64 * 1024
 _MAX_NAME = 200  # of an attribute
 # All nodes of a chain together; each has an equal share.
 _NODES_NBYTES = 4 << 20
+_NODES_COST = FREE_NBYTES // 2
 # Twice that: what is not counted as a node's share (the remarks that something was cut,
 # names of attributes, msgpack's own bytes) is at most 2 MB in the longest chain.
 _MAX_BODY_NBYTES = 8 << 20
@@ -90,9 +92,10 @@ def encode_error(error: BaseException, *, worker: str, function: str) -> bytes:
     """
     chain = _chain(error)
     numbers = {id(link): number for number, link in enumerate(chain)}
-    share = _NODES_NBYTES // len(chain)
+    count = len(chain)
+    shares = (_NODES_NBYTES // count, _NODES_COST // count)
     nodes = [
-        _node(link, number, numbers, Room(share)) for number, link in enumerate(chain)
+        _node(link, number, numbers, Room(*shares)) for number, link in enumerate(chain)
     ]
     body = {"worker": clean(worker), "function": clean(function), "nodes": nodes}
     packed: bytes = msgpack.packb(body)
@@ -160,11 +163,11 @@ def _notes(error: BaseException, room: Room) -> list[str]:
 def _args(error: BaseException, room: Room) -> list[bytes | str]:
     """Write each argument as a value where it is a small plain one, else as text."""
     args: tuple[object, ...] = own(error, "args")
-    inner = Room(_MAX_ARGS_NBYTES)
+    inner = Room(_MAX_ARGS_NBYTES, _NODES_COST)
     written: list[bytes | str] = []
     for arg in args[:_MAX_ARGS]:
-        body = _plain(arg)
-        if body is None or not inner.has_taken(body) or not room.has_taken(body):
+        body = _plain(arg, inner, room)
+        if body is None:
             text = ask(lambda arg=arg: str(arg), "<its __str__ raised>")  # type: ignore[misc]  # a default binds the loop's arg
             written.append(room.text(inner.text(text, MAX_NOTE)))
         else:
@@ -174,15 +177,18 @@ def _args(error: BaseException, room: Room) -> list[bytes | str]:
     return written
 
 
-def _plain(value: object) -> bytes | None:
-    """Encode a value that needs no buffers; None if it is another."""
+def _plain(value: object, *rooms: Room) -> bytes | None:
+    """Encode a value that needs no buffers and has room; None if it is another."""
     if type(value) is str:
         value = clean(value)
     try:
         body, buffers = encode(value, stage=_refuse_tensor)
+        if buffers or len(body) > _MAX_ARGS_NBYTES:
+            return None
+        cost = cost_of(body)
     except (RpcError, RecursionError):
         return None
-    return body if not buffers and len(body) <= _MAX_ARGS_NBYTES else None
+    return body if all(room.has_taken(body, cost) for room in rooms) else None
 
 
 def _refuse_tensor(_: torch.Tensor) -> NoReturn:
@@ -195,8 +201,8 @@ def _attributes(error: BaseException, room: Room) -> dict[str, bytes]:
     for name in _fields(type(error)):
         if getattr(error, name, None) is not None:
             found[name] = getattr(error, name)
-    plain = {name: _plain(value) for name, value in found.items()}
-    return {n: body for n, body in plain.items() if body and room.has_taken(body)}
+    plain = {name: _plain(value, room) for name, value in found.items()}
+    return {name: body for name, body in plain.items() if body is not None}
 
 
 def _is_sent(name: object) -> bool:
@@ -214,8 +220,7 @@ def _fields(kind: type) -> tuple[str, ...]:
 
 def _registered(error: BaseException, room: Room) -> bytes | None:
     is_ours = type(error) in TYPES.snapshot.wire_by_type
-    body = _plain(error) if is_ours else None
-    return body if body is not None and room.has_taken(body) else None
+    return _plain(error, room) if is_ours else None
 
 
 def decode_error(body: Buffer) -> BaseException:
@@ -244,8 +249,15 @@ def decode_error(body: Buffer) -> BaseException:
 def _decode_error(body: Buffer) -> BaseException:
     if memoryview(body).nbytes > _MAX_BODY_NBYTES:
         raise ValueError(f"{memoryview(body).nbytes} bytes")
+    budget = Budget(FREE_NBYTES)
     message = msgpack.unpackb(
-        body, strict_map_key=True, max_array_len=1 << 16, max_map_len=64, max_ext_len=0
+        body,
+        strict_map_key=True,
+        max_array_len=1 << 16,
+        max_map_len=64,
+        max_ext_len=0,
+        list_hook=budget.take_list,
+        object_hook=budget.take_map,
     )
     worker, function = clean(message["worker"]), clean(message["function"])
     nodes = message["nodes"]
@@ -253,8 +265,8 @@ def _decode_error(body: Buffer) -> BaseException:
         raise ValueError("no exception, or too many")
     made: dict[int, BaseException] = {}
     for number in reversed(range(len(nodes))):
-        node = _Node(nodes[number], number, made)
-        made[number] = node.make(worker, function)
+        node = _Node(nodes[number], made, budget)
+        made[number] = node.make(worker, function, is_first=number == 0)
     return made[0]
 
 
@@ -262,11 +274,11 @@ class _Node:
     """One received exception, read with care; owner thread only."""
 
     def __init__(
-        self, fields: dict[str, Any], number: int, made: dict[int, BaseException]
+        self, fields: dict[str, Any], made: dict[int, BaseException], budget: Budget
     ) -> None:
         self._fields = fields
-        self._number = number
         self._made = made
+        self._budget = budget
 
     def _text(self, name: str) -> str:
         return clean(self._fields[name], _RECEIVED_TEXT)
@@ -275,7 +287,7 @@ class _Node:
         number = self._fields[name]
         return None if number is None else self._made[number]
 
-    def make(self, worker: str, function: str) -> BaseException:
+    def make(self, worker: str, function: str, *, is_first: bool) -> BaseException:
         """Make the exception, and link it to those that were made before."""
         remote_traceback = self._text("traceback")
         error = self._rebuilt()
@@ -289,7 +301,7 @@ class _Node:
             )
         for note in self._fields["notes"][:_MAX_ITEMS]:
             error.add_note(clean(note, _RECEIVED_TEXT))
-        if remote_traceback or (self._number == 0 and self._fields["type"] not in _OWN):
+        if remote_traceback or (is_first and self._fields["type"] not in _OWN):
             where = f"worker {worker!r}, function {function!r}"
             error.add_note(f"{_TRACEBACK_NOTE} ({where}):\n{remote_traceback}".rstrip())
         error.__cause__ = self._linked("cause")
@@ -300,13 +312,14 @@ class _Node:
     def _rebuilt(self) -> BaseException | None:
         """Make the exception as itself; None if it is to be a `RemoteError`."""
         if self._fields["value"] is not None:
-            return _registered_error(self._fields["value"])
+            return _registered_error(self._fields["value"], self._budget)
         name = self._fields["type"]
         kind = _BUILTIN.get(name) or _OWN.get(name)
         if kind is None:
             return None
         args = tuple(
-            arg if isinstance(arg, str) else _value(arg) for arg in self._fields["args"]
+            arg if isinstance(arg, str) else _value(arg, self._budget)
+            for arg in self._fields["args"]
         )
         if kind is ExceptionGroup:
             return self._group()
@@ -318,7 +331,7 @@ class _Node:
         error.args = args
         for key, body in self._fields["attributes"].items():
             if key.isidentifier() and not key.startswith("__"):
-                setattr(error, key, _value(body))
+                setattr(error, key, _value(body, self._budget))
         return error
 
     def _group(self) -> BaseException | None:
@@ -337,18 +350,18 @@ def _is_traceback_note(text: str) -> bool:
     return text.startswith(_TRACEBACK_NOTE)
 
 
-def _value(body: bytes) -> object:
-    return decode(body, [], place=_refuse_place)
+def _value(body: bytes, budget: Budget) -> object:
+    return decode(body, [], place=_refuse_place, budget=budget)
 
 
 def _refuse_place(_: torch.Tensor, device: Device) -> NoReturn:
     raise DecodeError(f"a tensor on {device} in an exception")
 
 
-def _registered_error(body: bytes) -> BaseException | None:
+def _registered_error(body: bytes, budget: Budget) -> BaseException | None:
     """Make a registered exception; None if its type is not registered here."""
     try:
-        error = _value(body)
+        error = _value(body, budget)
     except DecodeError:
         return None
     return error if isinstance(error, Exception) else None

@@ -47,10 +47,16 @@ def describe(error: BaseException) -> str:
 
 
 class Room:
-    """What is left of the bytes that a node may take; owner thread only."""
+    """What is left of the bytes that a node may take; owner thread only.
 
-    def __init__(self, nbytes: int) -> None:
+    Args:
+        nbytes: In the body.
+        cost: In the memory of the receiver, for values; see `_wire_weights`.
+    """
+
+    def __init__(self, nbytes: int, cost: int) -> None:
         self._left = nbytes
+        self._cost_left = cost
 
     def text(self, text: str, limit: int = MAX_TEXT) -> str:
         """Clean a text and cut it, so that some room is left for others."""
@@ -58,9 +64,10 @@ class Room:
         self._left = max(0, self._left - len(cut.encode()))
         return cut
 
-    def has_taken(self, body: bytes) -> bool:
-        """Take room for some bytes, if there is enough."""
-        is_enough = len(body) <= self._left
+    def has_taken(self, body: bytes, cost: int) -> bool:
+        """Take room for a value, if there is enough."""
+        is_enough = len(body) <= self._left and cost <= self._cost_left
         if is_enough:
             self._left -= len(body)
+            self._cost_left -= cost
         return is_enough

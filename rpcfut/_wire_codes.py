@@ -56,10 +56,10 @@ from typing import Final
 
 # Deeper values are mistakes, and comparing or printing them would not end well.
 MAX_DEPTH: Final = 200
-# Plain values beyond this belong into tensors or bytes. The bound protects the peer:
-# eight bytes of memory for each byte of body, as long as there are few containers.
+# Plain values beyond this belong into tensors or bytes. What a body may cost in memory
+# is counted in `_wire_weights`.
 MAX_BODY_NBYTES: Final = 64 << 20
-# An empty map is one byte on the wire and 64 in memory, so these are counted apart.
+# Lists, dicts and whatever is written as a list: bounds the time that one value takes.
 MAX_CONTAINERS: Final = 1 << 21
 # Longer bytes travel in buffers of their own.
 INLINE_NBYTES: Final = 64 << 10

@@ -21,9 +21,17 @@ from torch.nn.utils.rnn import pack_sequence
 
 import rpcfut._codec
 from rpcfut._codec import Encoded, decode, encode
+from rpcfut._decode import cost_of
+from rpcfut._encode import _Encoder
 from rpcfut._errors import DecodeError, EncodeError, ExtractionError, Origin
 from rpcfut._registry import isolated_registry, no_device_data, register_type
-from rpcfut._wire_codes import INLINE_NBYTES, MAX_BODY_NBYTES, MAX_DEPTH
+from rpcfut._wire_codes import (
+    INLINE_NBYTES,
+    MAX_BODY_NBYTES,
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+)
+from rpcfut._wire_weights import weigh
 from tests.support.types import (
     AttrsPair,
     Colour,
@@ -40,7 +48,7 @@ from tests.support.types import (
 from tests.support.values import same, values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture(autouse=True)
@@ -407,6 +415,56 @@ def test_depth_is_bounded_on_both_sides() -> None:
 def test_a_body_over_the_limit_is_refused_with_the_way_out() -> None:
     with pytest.raises(EncodeError, match="send numbers as a tensor, text as bytes"):
         pack("x" * (MAX_BODY_NBYTES + 1))
+
+
+LARGE: dict[str, Callable[[], object]] = {
+    "ints": lambda: list(range(2_000_000)),
+    "tuples": lambda: [(n, n + 0.5) for n in range(400_000)],
+    "records": lambda: [{"id": n, "name": "somebody"} for n in range(300_000)],
+    "dict of ints": lambda: {n: n for n in range(500_000)},
+    "set": lambda: set(range(1_000_000)),
+    "dates": lambda: [dt.date.min] * 500_000,
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_value_is_no_attack(name: str) -> None:
+    value = LARGE[name]()
+    assert trip(value) == value
+
+
+def test_hundreds_of_thousands_of_tensors_arrive() -> None:
+    one = torch.ones(1)
+    back = trip([one] * 300_000)
+    assert len(back) == 300_000
+    assert same(back[-1], one)
+
+
+@settings(max_examples=200, deadline=None)
+@given(values)
+def test_the_sender_counts_what_the_receiver_counts(value: object) -> None:
+    lowered = _Encoder(no_stage, None, "value").lower(value)
+    assert weigh(lowered) == cost_of(pack(value).body)
+
+
+@pytest.mark.parametrize("small", [(), set(), deque()], ids=repr)
+def test_a_value_that_the_receiver_would_refuse_is_not_sent(small: object) -> None:
+    with pytest.raises(EncodeError, match="send numbers as a tensor, or the value in"):
+        pack([small] * 1_000_000)
+
+
+def test_too_many_containers_are_refused_before_they_are_lowered() -> None:
+    with pytest.raises(EncodeError, match=f"it holds more than {MAX_CONTAINERS} li"):
+        pack([()] * (MAX_CONTAINERS + 1))
+    assert len(trip([0] * (MAX_CONTAINERS + 1) + [()])) == MAX_CONTAINERS + 2
+
+
+def test_shared_parts_count_as_often_as_they_are_held() -> None:
+    value: list[Any] = []
+    for _ in range(30):
+        value = [value, value]
+    with pytest.raises(EncodeError, match="counted as often as it is held"):
+        pack(value)
 
 
 def test_two_threads_encode_at_once() -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -14,12 +18,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rpcfut._codec import decode
+from rpcfut._decode import cost_of
 from rpcfut._errors import DecodeError
 from rpcfut._registry import isolated_registry, register_type
 from rpcfut._wire_codes import MAX_BODY_NBYTES, MAX_CONTAINERS, Code
+from rpcfut._wire_weights import FREE_NBYTES, SMALL_BODY_NBYTES
+from tests.support.peak_memory import list_of
 from tests.support.types import Point
 from tests.support.values import values
 from tests.unit.test_codec import CHOSEN, pack
+
+ROOT = Path(__file__).parents[2]
 
 
 def receive(body: bytes, *buffers: Any) -> object:
@@ -190,13 +199,70 @@ def test_a_body_over_the_limit_is_not_unpacked() -> None:
         receive(bytes(MAX_BODY_NBYTES + 1))
 
 
-def test_millions_of_empty_maps_are_not_made() -> None:
-    count = MAX_CONTAINERS + 1
-    body = b"\xdd" + struct.pack(">I", count) + b"\x80" * count
+def many(unit: bytes, nbytes: int = 4_000_000) -> bytes:
+    return list_of(unit, nbytes // len(unit))
+
+
+AMPLIFIERS: dict[str, bytes] = {
+    "lists": b"\x90",
+    "maps": b"\x80",
+    "maps of one": b"\x81\xa1a\x01",
+    "deques": marked(Code.DEQUE, None),
+    "tensors without elements": marked(Code.TENSOR, None, 1, 0, None, 1, 0),
+    "parameters": marked(Code.PARAMETER, None, 6, 1, None, 1, 0),
+    "arrays": marked(Code.ARRAY, None, "<f8", "C", 0),
+    "sets": marked(Code.SET),
+    "sets of five": marked(Code.SET, 1, 2, 3, 4, 5),
+    "paths": ext(Code.POSIX_PATH, b"a"),
+    "Counters": marked(Code.COUNTER),
+    "ordered dicts": marked(Code.ORDERED_DICT, None, 1, 1),
+    "Decimals": ext(Code.DECIMAL, b"1"),
+    "torch.Sizes": marked(Code.SIZE),
+    "timezones": marked(Code.TIMEZONE, 1, None),
+}
+
+
+@pytest.mark.parametrize("name", AMPLIFIERS)
+def test_millions_of_small_objects_are_not_made(name: str) -> None:
+    """Some are 180 times as large in memory as on the wire."""
+    with pytest.raises(DecodeError, match=r"take more than \d+ bytes of memory"):
+        receive(many(AMPLIFIERS[name]))
+
+
+QUICK = {"maps", "deques", "tensors without elements"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in AMPLIFIERS],
+)
+def test_what_is_counted_is_what_it_costs(name: str) -> None:
+    """As many as a body may hold; with 15% for what the process does besides."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.peak_memory"],
+        input=AMPLIFIERS[name],
+        capture_output=True,
+        timeout=60,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/transport"},
+    )
+    count, nbytes = map(int, done.stdout.split())
+    assert count * len(AMPLIFIERS[name]) < 6 << 20
+    assert nbytes < 1.15 * FREE_NBYTES
+
+
+@pytest.mark.parametrize("name", AMPLIFIERS)
+def test_a_body_that_is_not_counted_is_too_small_to_do_harm(name: str) -> None:
+    unit = AMPLIFIERS[name]
+    assert cost_of(many(unit, SMALL_BODY_NBYTES)) <= FREE_NBYTES
+
+
+def test_containers_are_counted_whatever_they_hold() -> None:
     with pytest.raises(
         DecodeError, match=f"more than {MAX_CONTAINERS} lists and dicts"
     ):
-        receive(body)
+        receive(many(b"\x91\xcb12345678", 10 * (MAX_CONTAINERS + 1)))
 
 
 def test_many_numbers_are_no_containers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -474,3 +475,30 @@ def test_the_answer_of_last_resort_decodes() -> None:
     back = decode_error(FALLBACK_BODY)
     assert type(back) is RpcError
     assert "that worker's log says more" in str(back)
+
+
+def test_an_error_of_millions_of_small_objects_is_not_made() -> None:
+    """The outer maps and the arguments are counted together."""
+    plain: Any = decode_error(_body(node(extra=[{}] * 65_000 * 15)))
+    assert "65536" in str(plain) or "bytes of memory" in str(plain)
+    maps = msgpack.packb([[{}] * 65_000] * 15)
+    for extra in ([[{}] * 65_000] * 15, None):
+        back = decode_error(_body(node(args=[maps], extra=extra)))
+        assert isinstance(back, DecodeError)
+        assert "bytes of memory" in str(back)
+    deques = msgpack.packb([[msgpack.ExtType(39, b""), None]] * 60_000)
+    back = decode_error(_body(node(args=[deques] * 20)))
+    assert "bytes of memory" in str(back)
+
+
+def test_arguments_that_would_be_large_there_become_text() -> None:
+    """What a receiver would refuse is not sent, so that the reply decodes."""
+    small: list[Any] = [deque() for _ in range(10_000)]
+    back = trip(ValueError(*[small] * 20))
+    assert type(back) is ValueError
+    assert len(back.args) == 20
+    top = ValueError(small)
+    link = top
+    for _ in range(19):
+        link.__cause__ = link = ValueError(small)
+    assert type(trip(top)) is ValueError
