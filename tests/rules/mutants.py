@@ -113,8 +113,7 @@ MUTANTS = [
         rule="str6",
         what="an unknown type is let through",
         path="rpcfut/_completion.py",
-        old="        return Completion("
-        "failure_of(_refusal(value, origin())), record(()))\n",
+        old="        return Completion(failure_of(refusal), record(()))\n",
         new="        return Completion(Value(value))\n",
     ),
     Mutant(
