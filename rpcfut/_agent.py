@@ -28,7 +28,7 @@ from rpcfut._errors import (
     PeerLostError,
     RendezvousError,
 )
-from rpcfut._future_core import bind_call
+from rpcfut._future_binding import bind_call
 from rpcfut._pool import ThreadPool, current_pool
 from rpcfut._reply import Reply
 from rpcfut._staging import Staging

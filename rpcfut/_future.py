@@ -231,7 +231,7 @@ class Future(FutureCore[T]):
         hooks: list[Hook] = []
 
         def add_hook(wake: Callable[[], None]) -> None:
-            hooks.append(lambda _future, _where: self._when_filled(wake))
+            hooks.append(lambda _future, _where: self._when_filled(wake, wake))
             self._add_hook(hooks[0])
 
         def cancel() -> None:

@@ -114,28 +114,23 @@ class FutureCore(ForeignFace[T], Generic[T]):
         return True
 
     def _start_drain(self, count: int, where: Where) -> None:
-        """Have callbacks run at `where`, or on the pool once pinned memory is filled.
-
-        What reads pinned memory runs on the host; the device watcher waits for it, and
-        no thread that serves others (STR-2).
-        """
+        """Have callbacks run at `where`; on the pool once pinned memory is filled."""
         drain = functools.partial(self._drain, count)
-        marks = pinned_marks(self._marks, self._refs)
-        if marks:
-            run = functools.partial(_callbacks.run_on_pool, drain)
-            watcher = _callbacks.runtime().watcher
-            watcher.when_passed(marks, run, lambda _error: run())
-        else:
-            where(drain)
+        later = functools.partial(_callbacks.run_on_pool, drain)
+        self._when_filled(functools.partial(where, drain), later)
 
-    def _when_filled(self, action: Callable[[], None]) -> None:
-        """Run a short action once the pinned memory of the value is filled."""
+    def _when_filled(self, now: Callable[[], None], later: Callable[[], None]) -> None:
+        """Run `now`, or `later` once pinned memory of the value is filled.
+
+        What reads it runs on the host; the device watcher waits for it, and no thread
+        that serves others (STR-2).
+        """
         marks = pinned_marks(self._marks, self._refs)
         if marks:
             watcher = _callbacks.runtime().watcher
-            watcher.when_passed(marks, action, lambda _error: action())
+            watcher.when_passed(marks, later, lambda _error: later())
         else:
-            action()
+            now()
 
     def _settle(self, completion: Completion, where: Where) -> int | None:
         """Move to the end state and wake everybody, but run no callback yet.
@@ -399,29 +394,3 @@ def add_follower(
 ) -> None:
     """Complete `follower` when `future` is done, as `follow` says."""
     future._add_follower(follower, follow)
-
-
-def bind_members(
-    future: FutureCore[Any],
-    made_at: tuple[CodeType, int],
-    members: Callable[[], Sequence[FutureCore[Any]]],
-) -> None:
-    """Tell a future which others it waits for, and who asked for it."""
-    future._made_at = made_at
-    future._members = members
-
-
-def bind_work(
-    future: FutureCore[Any], made_at: tuple[CodeType, int], what: str
-) -> None:
-    """Tell a future what the library does for it, and who asked for that."""
-    future._made_at = made_at
-    future._work = what
-
-
-def bind_call(
-    future: FutureCore[Any], about: CallInfo, canceller: Callable[[], None]
-) -> None:
-    """Tell a future which call it belongs to, and what ends that early."""
-    future._about = about
-    future._canceller = canceller

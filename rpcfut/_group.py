@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rpcfut._call_info import find_site
 from rpcfut._completion import Completion
 from rpcfut._future import Future
-from rpcfut._future_core import add_follower, bind_members, completion_of_done, watch
+from rpcfut._future_binding import bind_members
+from rpcfut._future_core import add_follower, completion_of_done, watch
 from rpcfut._future_wait import each_done
 from rpcfut._outcome import Cancelled, Failure, Outcome, Value
 from rpcfut._registry import register_builtin

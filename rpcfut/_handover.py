@@ -17,7 +17,8 @@ from rpcfut._call_info import find_site
 from rpcfut._completion import Completion, completion_of
 from rpcfut._errors import Origin
 from rpcfut._future import Future
-from rpcfut._future_core import bind_work, complete
+from rpcfut._future_binding import bind_work
+from rpcfut._future_core import complete
 from rpcfut._outcome import Value, failure_of
 from rpcfut._streams import (
     current_device,

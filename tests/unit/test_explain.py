@@ -12,7 +12,7 @@ import rpcfut
 from rpcfut import DeadlockError, Future, as_completed, collect_all, wait_all
 from rpcfut._call_info import CallInfo
 from rpcfut._callbacks import isolated_runtime
-from rpcfut._future_core import bind_call
+from rpcfut._future_binding import bind_call
 from tests.support.fake_seam import FAKE0, FakeArray, FakeSeam, installed
 from tests.support.threads import Gate, Running
 

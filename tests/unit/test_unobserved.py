@@ -23,7 +23,7 @@ from rpcfut import (
     wait_all,
 )
 from rpcfut._call_info import CallInfo
-from rpcfut._future_core import bind_call
+from rpcfut._future_binding import bind_call
 from rpcfut._unobserved import REPORTER
 from tests.support.threads import Gate, Running
 

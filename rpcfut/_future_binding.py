@@ -1,0 +1,38 @@
+"""What a future is told about itself: whose it is, and what it waits for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import CodeType
+
+    from rpcfut._call_info import CallInfo
+    from rpcfut._future_core import FutureCore
+
+
+def bind_members(
+    future: FutureCore[Any],
+    made_at: tuple[CodeType, int],
+    members: Callable[[], Sequence[FutureCore[Any]]],
+) -> None:
+    """Tell a future which others it waits for, and who asked for it."""
+    future._made_at = made_at
+    future._members = members
+
+
+def bind_work(
+    future: FutureCore[Any], made_at: tuple[CodeType, int], what: str
+) -> None:
+    """Tell a future what the library does for it, and who asked for that."""
+    future._made_at = made_at
+    future._work = what
+
+
+def bind_call(
+    future: FutureCore[Any], about: CallInfo, canceller: Callable[[], None]
+) -> None:
+    """Tell a future which call it belongs to, and what ends that early."""
+    future._about = about
+    future._canceller = canceller
