@@ -34,6 +34,7 @@ from rpcfut._reply import Reply
 from rpcfut._staging import Staging
 from rpcfut._streams import used_devices
 from rpcfut._watcher import DeviceWatcher
+from rpcfut._wire_codes import REQUEST_DEPTH
 from rpcfut._workers import WorkerInfo, WorkerTable
 from rpcfut_transport import (
     ClosedError,
@@ -382,7 +383,12 @@ def _encode_request(
         )
     request = [name, list(args), dict(kwargs or {})]
     try:
-        encoded = encode(request, stage=staging.stage)
+        encoded = encode(
+            request,
+            stage=staging.stage,
+            root="the call",
+            outer_depth=REQUEST_DEPTH,
+        )
     except Exception as error:  # noqa: BLE001 - raised again, better or as it is
         failed = error
     else:
@@ -394,7 +400,8 @@ def _encode_request(
             worker=about.worker,
             call=str(about),
         )
-        encode(part, stage=staging.stage, origin=origin)  # says where it failed
+        # Says where it failed.
+        encode(part, stage=staging.stage, origin=origin, outer_depth=REQUEST_DEPTH - 1)
     raise failed
 
 

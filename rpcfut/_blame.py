@@ -53,11 +53,12 @@ def unknown_type(root: object, types: Snapshot, origin: Origin) -> ExtractionErr
         lines.append(advice.advice)
     if advice is None or advice.may_register:
         name = kind.__qualname__
-        lines += [
-            registration_line(kind),
+        lines.append(registration_line(kind))
+        unsent = [
             f"or, if it never travels: @rpcfut.register_extractor({name})",
             f"or, if it holds no device memory: rpcfut.no_device_data({name})",
         ]
+        lines += [] if origin.is_sent else unsent
     return _error(origin, type_name(kind), path, "\n".join(lines))
 
 

@@ -68,6 +68,7 @@ def decode(
     *,
     place: Place,
     budget: Budget | None = None,
+    outer_depth: int = 0,
 ) -> object:
     """Turn bytes from a peer into the value (RPC-9, RPC-10).
 
@@ -79,6 +80,7 @@ def decode(
         place: Is given a tensor on the host and the device that it was sent from, and
             returns the tensor where it belongs. Its errors pass through.
         budget: What the value may cost, if it is part of something larger.
+        outer_depth: As for `encode`.
 
     Returns:
         The value.
@@ -93,7 +95,7 @@ def decode(
     if budget is None and nbytes > SMALL_BODY_NBYTES:
         budget = Budget(limit_of(nbytes, len(buffers)))
     decoder = _Decoder(buffers, place)
-    return decoder.finish(decoder.lift(_unpack(body, budget), 0))
+    return decoder.finish(decoder.lift(_unpack(body, budget), -outer_depth))
 
 
 def cost_of(body: Buffer) -> int:

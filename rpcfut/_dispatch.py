@@ -20,6 +20,7 @@ from rpcfut._future import Future
 from rpcfut._future_core import add_hook, completion_of_done
 from rpcfut._staging import Staging, place, require_device
 from rpcfut._streams import enter_scope
+from rpcfut._wire_codes import REQUEST_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,7 +74,12 @@ class Dispatcher:
             answer.fail(error)
 
     def _run(self, call: IncomingCall, answer: _Answer, scope: Scope) -> None:
-        request = decode(call.body, call.buffers, place=place_in(scope))
+        request = decode(
+            call.body,
+            call.buffers,
+            place=place_in(scope),
+            outer_depth=REQUEST_DEPTH,
+        )
         match request:
             case [str() as name, list() as args, dict() as kwargs]:
                 pass

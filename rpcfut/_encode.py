@@ -34,6 +34,7 @@ from rpcfut._wire_types import (
     write_int,
 )
 from rpcfut._wire_weights import SMALL_BODY_NBYTES, limit_of, weigh
+from rpcfut_transport import MAX_BUFFERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
     from rpcfut_transport import Buffer
 
 _FEWER: Final = "send numbers as a tensor, or the value in several calls"
+_CHANGED: Final = (
+    "was changed while it was encoded; send a copy, made under the lock of whoever "
+    "changes it"
+)
 _PLAIN: Final = frozenset({type(None), bool, int, float, str})
 _SCALARS_TOO: Final = _PLAIN | SCALARS.keys()
 _TEXT: Final = frozenset({str})
@@ -62,6 +67,7 @@ def encode(
     stage: Stage,
     root: str = "value",
     origin: Origin | None = None,
+    outer_depth: int = 0,
 ) -> Encoded:
     """Turn a value into bytes, or refuse it here (RPC-9).
 
@@ -75,6 +81,8 @@ def encode(
             this thread, with the caller's streams current.
         root: What the path in a message starts with, if there is no `origin`.
         origin: Where the value came from, for messages.
+        outer_depth: How many levels of the value are the library's own, and do not
+            count.
 
     Returns:
         The body and the buffers.
@@ -84,7 +92,7 @@ def encode(
             is too deep or too large.
         ExtractionError: When nobody knows a type in it at all (EXT-3).
     """
-    encoder = _Encoder(stage, origin, root)
+    encoder = _Encoder(stage, origin, root, outer_depth)
     try:
         lowered = encoder.lower(value)
         body = _pack(lowered, root)
@@ -96,6 +104,8 @@ def encode(
             f"{root} makes {len(body)} bytes without its tensors and bytes, "
             f"{MAX_BODY_NBYTES} are allowed: send numbers as a tensor, text as bytes"
         )
+    if len(encoder.buffers) > MAX_BUFFERS:
+        raise encoder.too_many_buffers()
     limit = limit_of(len(body), len(encoder.buffers))
     if len(body) > SMALL_BODY_NBYTES and weigh(lowered) > limit:
         raise EncodeError(
@@ -137,12 +147,15 @@ def _packer(errors: str | None) -> msgpack.Packer:
 class _Encoder:
     """One encoding; owner thread only."""
 
-    def __init__(self, stage: Stage, origin: Origin | None, root: str) -> None:
+    def __init__(
+        self, stage: Stage, origin: Origin | None, root: str, outer_depth: int = 0
+    ) -> None:
         self.buffers: list[Buffer] = []
         self._stage = stage
         self._origin = origin
         self._root = root if origin is None else origin.path_root
         self._open: list[object] = []
+        self._max_depth = MAX_DEPTH + outer_depth
         self._container_count = 0
         self._registered = TYPES.snapshot.wire_by_type
 
@@ -158,7 +171,7 @@ class _Encoder:
                 return msgpack.ExtType(scalar.code, self._written(scalar, value))
         opened = self._open
         opened.append(value)
-        if len(opened) > MAX_DEPTH:
+        if len(opened) > self._max_depth:
             self._refuse_depth()
         self._container_count += 1
         if self._container_count > MAX_CONTAINERS:
@@ -173,7 +186,7 @@ class _Encoder:
         kind = type(value)
         if kind is dict and _TEXT.issuperset(map(type, value)):
             is_plain = _PLAIN.issuperset(map(type, value.values()))
-            return value if is_plain else {k: self.lower(v) for k, v in value.items()}
+            return value if is_plain else self._lower_dict(value)
         if kind is list:
             if _PLAIN.issuperset(map(type, value)):
                 return value
@@ -187,6 +200,12 @@ class _Encoder:
         is_bytes = kind is bytes or kind is bytearray
         return self._lower_bytes(value) if is_bytes else self._lower_rare(value)
 
+    def _lower_dict(self, value: dict[str, Any]) -> dict[str, object]:
+        lowered = {key: self.lower(part) for key, part in list(value.items())}
+        if len(lowered) != len(value):
+            self._refuse(_CHANGED)
+        return lowered
+
     def _marked(self, code: Code, parts: Sequence[object]) -> list[object]:
         if _PLAIN.issuperset(map(type, parts)):
             return [_MARKS[code], *parts]
@@ -198,6 +217,8 @@ class _Encoder:
             return compound.split(value)
         except TypeError as error:
             self._refuse(str(error), error)
+        except RuntimeError as error:  # of a dict or deque that changed meanwhile
+            self._refuse(_CHANGED, error)
 
     def _written(self, scalar: Scalar, value: object) -> bytes:
         try:
@@ -218,6 +239,8 @@ class _Encoder:
         return [_MARKS[Code.REGISTERED], form.name, self.lower(flat)]
 
     def _lower_tensor(self, tensor: torch.Tensor) -> object:
+        if len(self.buffers) >= MAX_BUFFERS:
+            raise self.too_many_buffers()
         reason = tensor_refusal(tensor)
         if reason is not None:
             self._refuse(reason)
@@ -248,7 +271,7 @@ class _Encoder:
             return self._marked(Code.STRUCT, split_struct(value))
         path = path_to(self._open, self._root)
         origin = self._origin or Origin(what="the value")
-        extract(value, origin=replace(origin, path_root=path))
+        extract(value, origin=replace(origin, path_root=path, is_sent=True))
         return self._refuse(hint(value))
 
     def _refuse_depth(self) -> NoReturn:
@@ -266,6 +289,14 @@ class _Encoder:
             plain_count = sum(map(_SCALARS_TOO.__contains__, map(type, parts)))
             if len(parts) - plain_count + self._container_count > MAX_CONTAINERS:
                 self._refuse_count()
+
+    def too_many_buffers(self) -> EncodeError:
+        """The error for a value that the transport would refuse."""
+        return EncodeError(
+            f"{self._root} holds more than {MAX_BUFFERS} tensors, arrays and long "
+            "bytes, which is the limit of one message: join some with torch.stack or "
+            "torch.cat, or send the value in several calls"
+        )
 
     def _refuse_count(self) -> NoReturn:
         self._open = self._open[:1]

@@ -61,12 +61,14 @@ class Origin:
         path_root: What its path starts with, as in ``"result"``.
         worker: Name of the worker that held the value, if it has one.
         call: The call that it belongs to, as in ``"m:step, called by worker 'w0'"``.
+        is_sent: Whether it travels, so that nothing but a wire format helps.
     """
 
     what: str
     path_root: str = "value"
     worker: str | None = None
     call: str | None = None
+    is_sent: bool = False
 
 
 class ExtractionError(RpcError, TypeError):

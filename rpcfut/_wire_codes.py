@@ -56,6 +56,8 @@ from typing import Final
 
 # Deeper values are mistakes, and comparing or printing them would not end well.
 MAX_DEPTH: Final = 200
+# A request is [name, [arguments], {arguments by name}]: these do not count.
+REQUEST_DEPTH: Final = 2
 # Plain values beyond this belong into tensors or bytes. What a body may cost in memory
 # is counted in `_wire_weights`.
 MAX_BODY_NBYTES: Final = 64 << 20

@@ -14,6 +14,7 @@ import torch
 
 import rpcfut
 from rpcfut._exposed import ExposedTable
+from rpcfut._wire_codes import MAX_DEPTH
 from rpcfut.testing import local_cluster
 from rpcfut.transport import MemoryLink, MemoryNetwork, describe_this_process
 from tests.support import remote
@@ -135,6 +136,17 @@ def test_unencodable_argument_is_refused_where_the_call_is_made(alice) -> None:
     with pytest.raises(rpcfut.EncodeError, match=r"register_type"):
         alice.rpc_async("bob", remote.echo, kwargs={"value": remote.Untransportable()})
     assert works(alice)
+
+
+def test_arguments_may_be_as_deep_as_results(alice) -> None:
+    value: list = []
+    for _ in range(MAX_DEPTH - 1):
+        value = [value]
+    assert alice.rpc_sync("bob", remote.echo, (value,), timeout=10) == value
+    assert alice.rpc_sync("bob", remote.echo, kwargs={"value": value}) == value
+    for call in ({"args": ([value],)}, {"kwargs": {"value": [value]}}):
+        with pytest.raises(rpcfut.EncodeError, match=r"cannot send k?w?args\["):
+            alice.rpc_async("bob", remote.echo, **call)
 
 
 def test_unencodable_result_becomes_an_error_reply_and_the_worker_lives(alice) -> None:

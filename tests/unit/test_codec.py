@@ -32,6 +32,7 @@ from rpcfut._wire_codes import (
     MAX_DEPTH,
 )
 from rpcfut._wire_weights import weigh
+from rpcfut_transport import MAX_BUFFERS
 from tests.support.types import (
     AttrsPair,
     Colour,
@@ -466,6 +467,26 @@ def test_shared_parts_count_as_often_as_they_are_held() -> None:
         value = [value, value]
     with pytest.raises(EncodeError, match="counted as often as it is held"):
         pack(value)
+
+
+def test_more_buffers_than_a_message_has_are_refused() -> None:
+    with pytest.raises(EncodeError, match=f"more than {MAX_BUFFERS} tensors"):
+        pack([bytes(INLINE_NBYTES + 1)] * (MAX_BUFFERS + 1))
+
+
+def test_a_dict_that_changes_meanwhile_is_an_encode_error() -> None:
+    value: dict[str, Any] = {"a": Opaque(), "b": 2}
+    register_type(Opaque, lambda _: value.update(c=3), Opaque)
+    with pytest.raises(EncodeError, match=r"was changed while .*send a copy"):
+        pack([value])
+
+
+def test_only_a_wire_format_helps_a_value_that_travels() -> None:
+    with pytest.raises(ExtractionError) as caught:
+        pack([Opaque()])
+    assert "rpcfut.register_type(" in caught.value.fix
+    assert "register_extractor" not in caught.value.fix
+    assert "no_device_data" not in caught.value.fix
 
 
 def test_two_threads_encode_at_once() -> None:

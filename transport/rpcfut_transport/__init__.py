@@ -19,6 +19,7 @@ from rpcfut_transport._errors import TransportError as TransportError
 from rpcfut_transport._errors import UnknownPeer as UnknownPeer
 from rpcfut_transport._peers import PeerRecord as PeerRecord
 from rpcfut_transport._peers import describe_this_process as describe_this_process
+from rpcfut_transport._wire import MAX_BUFFERS as MAX_BUFFERS
 from rpcfut_transport._wire import Kind as Kind
 from rpcfut_transport.links import Link as Link
 from rpcfut_transport.links import MemoryLink as MemoryLink
@@ -27,6 +28,7 @@ from rpcfut_transport.links import ZmqLink as ZmqLink
 
 __all__ = [
     "KEEP_ALIVE_MIN_NBYTES",
+    "MAX_BUFFERS",
     "Buffer",
     "Clock",
     "ClosedError",
