@@ -45,10 +45,18 @@ Gradients: TypeAlias = "torch.Tensor | Sequence[torch.Tensor | None] | None"
 def backward(
     roots: Tensors,
     grad_tensors: Gradients = None,
-    *,
     inputs: None = None,
-    retain_graph: bool = False,
+    retain_graph: bool = False,  # noqa: FBT001, FBT002 - as below
 ) -> Future[None]: ...
+
+
+@overload
+def backward(
+    roots: Tensors,
+    grad_tensors: Gradients,
+    inputs: Tensors,
+    retain_graph: bool = False,  # noqa: FBT001, FBT002 - as below
+) -> Future[list[torch.Tensor | None]]: ...
 
 
 @overload

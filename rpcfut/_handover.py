@@ -23,9 +23,11 @@ from rpcfut._outcome import Value, failure_of
 from rpcfut._streams import (
     current_device,
     enter_scope,
+    pinned_marks,
     record_in_use,
     used_devices,
 )
+from rpcfut._type_registry import current_types, types_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from rpcfut._devices import Device
     from rpcfut._extract import DataRef
     from rpcfut._streams import Mark
+    from rpcfut._type_registry import Types
 
 T = TypeVar("T")
 
@@ -58,6 +61,7 @@ class _Work(NamedTuple):
     reads: Sequence[DataRef]
     marks: tuple[Mark, ...]
     current: Device | None
+    types: Types
     what: str
     site: Site
 
@@ -83,21 +87,40 @@ def hand_over(
     Returns:
         The future of its value. It runs also when that is cancelled.
     """
-    site = find_site()
-    work = _Work(run, reads, record_in_use(reads), current_device(), what, site)
+    site, marks = find_site(), record_in_use(reads)
+    work = _Work(run, reads, marks, current_device(), current_types(), what, site)
     future: Future[T] = Future()
     bind_work(future, site, what)
     # The task outlives the callbacks of the future; the work must not.
-    _callbacks.run_on_pool(functools.partial(_finish, [work], future))
+    task = functools.partial(_finish, [work], future)
+    pinned = pinned_marks(marks, reads)
+    if not pinned:
+        _callbacks.run_on_pool(task)
+        return future
+
+    def fail(error: Exception) -> None:
+        complete(future, Completion(failure_of(error)), _callbacks.run_on_pool)
+
+    # No thread that serves others waits for a device (STR-2).
+    _callbacks.runtime().watcher.when_passed(
+        pinned, lambda: _callbacks.run_on_pool(task), fail
+    )
     return future
 
 
 def _finish(box: list[_Work], future: Future[Any]) -> None:
     try:
-        completion = _run_tied(box.pop())
+        completion = _run_typed(box.pop())
     except BaseException as error:  # noqa: BLE001 - a device failed; not lost
         completion = Completion(failure_of(error))
     complete(future, completion, _callbacks.run_after)
+
+
+def _run_typed(work: _Work) -> Completion:
+    if work.types is current_types():
+        return _run_tied(work)
+    with types_in_use(work.types):
+        return _run_tied(work)
 
 
 def _run_tied(work: _Work) -> Completion:

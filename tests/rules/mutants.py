@@ -128,8 +128,8 @@ MUTANTS = [
         rule="str10",
         what="the pass does not wait for the caller's streams",
         path="rpcfut/_handover.py",
-        old="record_in_use(reads), current_device()",
-        new="(), current_device()",
+        old="find_site(), record_in_use(reads)",
+        new="find_site(), ()",
     ),
     Mutant(
         rule="str10",

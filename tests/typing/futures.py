@@ -136,7 +136,9 @@ def differentiating(loss: torch.Tensor, leaf: torch.Tensor) -> None:
     assert_type(rpcfut.backward([loss, loss], [None, loss]), Future[None])
     gradients = rpcfut.backward(loss, inputs=[leaf], retain_graph=True)
     assert_type(gradients, Future[list[torch.Tensor | None]])
-    rpcfut.backward(loss, None, [leaf])  # type: ignore[call-overload]
+    by_position = rpcfut.backward(loss, None, [leaf], True)  # noqa: FBT003 - its type
+    assert_type(by_position, Future[list[torch.Tensor | None]])
+    rpcfut.backward(loss, None, True)  # type: ignore[call-overload]  # noqa: FBT003
 
 
 def foreign(future: Future[int]) -> None:

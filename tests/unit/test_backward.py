@@ -154,7 +154,7 @@ def test_the_value_is_none_or_the_gradients_of_the_inputs() -> None:
     assert found[1] is None
     assert torch.equal(b.grad, torch.full((2,), 2.0))  # type: ignore[arg-type]
     assert torch.equal(a.grad, torch.full((2,), 2.0))  # type: ignore[arg-type]
-    assert backward((a * b).sum(), inputs=a).wait(TIMEOUT_S) == [a.grad]
+    assert backward((a * b).sum(), None, a).wait(TIMEOUT_S) == [a.grad]
 
 
 def test_a_leaf_may_be_a_root() -> None:
@@ -382,6 +382,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] =
     ),
     "number": ((Z, N), {}, ValueError, "has kind of number real, .* complex"),
     "input is no tensor": ((R.sum(),), {"inputs": {R}}, TypeError, "inputs must be"),
+    "torch's third": ((R.sum(), None, True), {}, TypeError, "inputs must be .* True"),
     "no input": ((R.sum(),), {"inputs": ()}, ValueError, "inputs is empty"),
     "input without gradient": (
         (R.sum(),),

@@ -18,14 +18,17 @@ from rpcfut import (
     Future,
     backward,
     extract,
+    extractors,
     register_extractor,
 )
+from rpcfut._devices import CPU
 from rpcfut._handover import Made, hand_over
 from rpcfut._pool import CORE_THREADS
 from tests.support.fake_seam import (
     FAKE0,
     FAKE1,
     FakeArray,
+    FakeEvent,
     FakeSeam,
     FakeStream,
     installed,
@@ -240,6 +243,40 @@ def test_what_the_work_made_must_be_known(seam: FakeSeam) -> None:
     assert caught.value.path == "made[0]"
     assert f"what the work called at {__file__}:" in str(caught.value)
     assert len(mark_streams(future)) == 2
+
+
+def test_what_extractors_say_at_the_call_holds_for_the_work(seam: FakeSeam) -> None:
+    """EXT-2: as for a callback."""
+    array = FakeArray(FAKE1)
+
+    class Scoped:
+        pass
+
+    with extractors({Scoped: lambda _: [array]}):
+        future = hand_over(lambda: Made(None, Scoped()), what="work")
+    reader = FakeStream(FAKE1)
+    with seam.on(reader):
+        future.wait(TIMEOUT_S)
+    assert seam.kept_alive_on(array) == [reader]
+
+
+def test_the_work_starts_once_pinned_memory_that_it_reads_is_filled(
+    seam: FakeSeam,
+) -> None:
+    """It runs on the host; neither the caller nor a pool thread waits (STR-2)."""
+    block = DataRef(CPU, 4096, 8, object())
+    events: list[FakeEvent] = []
+
+    def work() -> Made[bool]:
+        return Made(all(event.query() for event in events), None)
+
+    future = hand_over(work, [block], what="work")
+    events += [e.what for e in seam.log if e.verb == "record"]
+    assert len(events) == 2
+    assert seam.created == []
+    for event in events:
+        event.passed.set()
+    assert future.wait(TIMEOUT_S)
 
 
 def test_no_stream_is_touched_where_there_is_no_device() -> None:
