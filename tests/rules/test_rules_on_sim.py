@@ -161,8 +161,11 @@ def test_str6_an_unknown_type_never_hides_behind_the_parents_events(
         with sim.stream(0):
             return Opaque(f.value() + 1.0)
 
-    child = made_aside(sim).then(work)
-    assert child.done()
+    parent: Future[SimArray] = Future()
+    child = parent.then(work)
+    with sim.stream(0):
+        parent.set_result(sim.array([2.0]))
+    assert child.done()  # it ran inside set_result, and failed at once
     error = child.exception()
     if error is None:
         child.wait().array.tolist()  # what happens if it is let through
