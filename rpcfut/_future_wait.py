@@ -42,8 +42,8 @@ def block(future: FutureCore[Any], timeout: float | None) -> None:
 
     seconds = -1 if timeout is None else max(0.0, min(timeout, _MAX_WAIT_S))
     pool = current_pool()
-    future._add_hook(open_gate)
-    try:
+    try:  # from here on an interrupt leaves no hook behind
+        future._add_hook(open_gate)
         _callbacks.about_to_block()
         if pool is None:
             is_done = gate.acquire(timeout=seconds)
