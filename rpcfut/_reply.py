@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from rpcfut import _callbacks
 from rpcfut._codec import decode
 from rpcfut._completion import Completion, completion_of
-from rpcfut._dispatch import own_streams, place_in
 from rpcfut._error_codec import decode_error
 from rpcfut._errors import (
     DecodeError,
@@ -19,6 +18,7 @@ from rpcfut._errors import (
 from rpcfut._future import Future
 from rpcfut._future_core import complete
 from rpcfut._outcome import Value, failure_of
+from rpcfut._own_streams import own_streams, place_in
 from rpcfut._staging import place
 from rpcfut_transport import PeerLost
 

@@ -356,7 +356,7 @@ def test_str12_pool_streams_are_used_again_so_memory_is_too() -> None:
         del parent, child
         # A block whose last reader has not passed counts as active: with such blocks
         # in the peak, any reserve would look small.
-        torch.cuda.synchronize()
+        torch.cuda.current_stream(0).synchronize()
     stats = torch.cuda.memory_stats()
     reserved, active = stats["reserved_bytes.all.peak"], stats["active_bytes.all.peak"]
     assert reserved <= 3 * active, f"{reserved >> 20} MB of {active >> 20} MB"

@@ -1,0 +1,163 @@
+"""The caller's half of a call: encodes it, opens it, and ties a future to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rpcfut._call_info import CallInfo, call_site
+from rpcfut._capture import refuse_capture
+from rpcfut._codec import encode
+from rpcfut._errors import (
+    CallRefusedError,
+    LifecycleError,
+    Origin,
+    PeerLostError,
+)
+from rpcfut._future_binding import bind_call
+from rpcfut._reply import Reply
+from rpcfut._staging import Staging
+from rpcfut._streams import used_devices
+from rpcfut._wire_codes import REQUEST_DEPTH
+from rpcfut_transport import ClosedError, Kind, PeerLost, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rpcfut._codec import Encoded
+    from rpcfut._exposed import ExposedTable
+    from rpcfut._future import Future
+    from rpcfut._watcher import DeviceWatcher
+    from rpcfut._workers import WorkerInfo
+    from rpcfut_transport import Endpoint
+
+T = TypeVar("T")
+
+
+class Caller:
+    """Makes the calls of one agent. Any thread.
+
+    Args:
+        worker: The agent's name.
+        endpoint: Takes the calls.
+        exposed: Knows the names of functions.
+        watcher: Sends calls that wait for a device.
+        timeout_s: Deadline of calls that name none, in seconds; None for no deadline.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        endpoint: Endpoint,
+        exposed: ExposedTable,
+        watcher: DeviceWatcher,
+        timeout_s: float | None,
+    ) -> None:
+        self._worker = worker
+        self._endpoint = endpoint
+        self._exposed = exposed
+        self._watcher = watcher
+        self._timeout_s = timeout_s
+
+    def call(
+        self,
+        worker: WorkerInfo,
+        function: str | Callable[..., T],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        timeout: float | None,
+    ) -> Future[T]:
+        """Call a function on a worker; see `rpcfut.rpc_async`."""
+        refuse_capture(used_devices(), "rpc_async()")
+        name = self._exposed.name_of(function)
+        about = CallInfo(
+            worker=self._worker, to=worker.name, function=name, site=call_site()
+        )
+        staging = Staging()
+        request = _encode_request(name, args, kwargs, staging, about)
+        seconds = timeout if timeout is not None else self._timeout_s
+        reply: Reply[T] = Reply(about, seconds)
+        try:
+            call_id = self._endpoint.open_call(worker.rank, seconds, reply)
+        except TransportError as error:
+            raise _refused(error, about) from error
+        try:
+            bind_call(reply.future, about, lambda: self._abandon(worker.rank, call_id))
+            self._watcher.when_passed(
+                staging.marks(),
+                lambda: _ignore(self._endpoint.send_call(call_id, *request)),
+                lambda error: self._fail_unsent(call_id, reply, error),
+            )
+        except BaseException:  # an interrupt: nobody will wait for this call
+            self._endpoint.abandon_call(call_id)
+            raise
+        return reply.future
+
+    def _abandon(self, rank: int, call_id: int) -> None:
+        if self._endpoint.abandon_call(call_id):
+            self._endpoint.send_notice(rank, Kind.CANCEL, call_id)
+
+    def _fail_unsent(self, call_id: int, reply: Reply[Any], error: Exception) -> None:
+        if self._endpoint.abandon_call(call_id):
+            reply.fail(error)
+
+
+def _encode_request(
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    staging: Staging,
+    about: CallInfo,
+) -> Encoded:
+    """Encode a call; a failure names the argument by its path.
+
+    Raises:
+        CallRefusedError: When `args` is no tuple or list.
+        EncodeError: When an argument cannot travel.
+        ExtractionError: When one holds a type that nobody knows.
+    """
+    if not isinstance(args, (tuple, list)):
+        raise CallRefusedError(
+            f"args must be a tuple or list of arguments, got {args!r}; for one "
+            "argument write args=(x,)"
+        )
+    if kwargs is not None and not (
+        isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
+    ):
+        raise CallRefusedError(
+            f"kwargs must be a dict from names to arguments, got {kwargs!r}"
+        )
+    request = [name, list(args), dict(kwargs or {})]
+    try:
+        encoded = encode(
+            request,
+            stage=staging.stage,
+            root="the call",
+            outer_depth=REQUEST_DEPTH,
+        )
+    except Exception as error:  # noqa: BLE001 - raised again, better or as it is
+        failed = error
+    else:
+        return encoded
+    for root, part in (("args", args), ("kwargs", kwargs or {})):
+        origin = Origin(
+            what=f"the arguments of {name}",
+            path_root=root,
+            worker=about.worker,
+            call=str(about),
+        )
+        # Says where it failed.
+        encode(part, stage=staging.stage, origin=origin, outer_depth=REQUEST_DEPTH - 1)
+    raise failed
+
+
+def _refused(error: TransportError, about: CallInfo) -> Exception:
+    if isinstance(error, PeerLost):
+        return PeerLostError(f"cannot call {about}: {error}")
+    if isinstance(error, ClosedError):
+        return LifecycleError(f"cannot call {about}: {error}")
+    return CallRefusedError(f"cannot call {about}: {error}")
+
+
+def _ignore(_: object) -> None:
+    """Drop a result."""

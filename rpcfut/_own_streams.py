@@ -1,0 +1,51 @@
+"""Pool streams for work that calls bring: the frames of handlers and of decoding."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rpcfut import _callbacks
+from rpcfut._future_core import completion_of_done
+from rpcfut._staging import place, require_device
+from rpcfut._streams import enter_scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+    from rpcfut._codec import Place
+    from rpcfut._devices import Device
+    from rpcfut._future import Future
+    from rpcfut._streams import Scope
+
+
+@contextmanager
+def own_streams(future: Future[Any] | None = None) -> Iterator[Scope]:
+    """Run what is inside on pool streams, behind the marks of a future if given.
+
+    Devices that are not used yet get their stream when a value arrives there: see
+    `place_in`.
+    """
+    done = completion_of_done(future) if future is not None else None
+    scope = enter_scope(
+        _callbacks.runtime().streams.lease,
+        marks=done.marks if done is not None else (),
+        refs=done.refs if done is not None else (),
+    )
+    try:
+        yield scope
+    finally:
+        scope.leave()
+
+
+def place_in(scope: Scope) -> Place:
+    """What puts received tensors on their devices, on the scope's streams."""
+
+    def place_on_stream(tensor: torch.Tensor, device: Device) -> torch.Tensor:
+        require_device(device)
+        scope.add((device,))
+        return place(tensor, device)
+
+    return place_on_stream
