@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rpcfut._calling import Caller
 from rpcfut._dispatch import Dispatcher
 from rpcfut._errors import LifecycleError, RendezvousError
+from rpcfut._order import DeviceOrder
 from rpcfut._pool import ThreadPool, current_pool
+from rpcfut._streams import record_in_use
 from rpcfut._watcher import DeviceWatcher
 from rpcfut._workers import WorkerInfo, WorkerTable
 from rpcfut_transport import Endpoint, Kind, MonotonicClock, TransportError
@@ -92,8 +94,9 @@ class Agent:
         )
         self._watcher = DeviceWatcher(record.name)
         self._endpoint = Endpoint(record, link, self._clock, self)
+        self._order = DeviceOrder()
         self._dispatcher = Dispatcher(
-            record.name, self._endpoint, exposed, self._watcher
+            record.name, self._endpoint, exposed, self._watcher, self._order
         )
         self._caller = Caller(
             record.name, self._endpoint, exposed, self._watcher, self._options.timeout_s
@@ -125,6 +128,8 @@ class Agent:
         records = list(records)
         for record in records:
             self._require_near(record)
+        # What was queued before this worker joined comes before all that it serves.
+        self._order.note(record_in_use(()))
         self._workers = WorkerTable(WorkerInfo(r.name, r.rank) for r in records)
         self._endpoint.start()
         for record in records:

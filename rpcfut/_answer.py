@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rpcfut import _callbacks
 from rpcfut._codec import encode
 from rpcfut._error_codec import FALLBACK_BODY, encode_error
 from rpcfut._error_text import describe
 from rpcfut._errors import Origin
-from rpcfut._own_streams import own_streams
 from rpcfut._staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rpcfut._future import Future
+    from rpcfut._codec import Encoded
+    from rpcfut._streams import Mark
     from rpcfut._watcher import DeviceWatcher
     from rpcfut_transport import Buffer, Endpoint, IncomingCall
 
 _log = logging.getLogger("rpcfut.dispatch")
+
+
+class Prepared(NamedTuple):
+    """A result that is ready to be sent once `marks` have passed."""
+
+    encoded: Encoded
+    marks: Sequence[Mark]
 
 
 class Answer:
@@ -49,8 +55,8 @@ class Answer:
         self._caller = caller
         self.function = "a function whose name did not decode"
 
-    def succeed(self, result: Any) -> None:
-        """Encode the result on the current streams and send it behind its copies.
+    def encode(self, result: Any) -> Prepared:
+        """Encode the result, and queue its copies on the current streams.
 
         Raises:
             EncodeError: When the result cannot travel.
@@ -58,26 +64,13 @@ class Answer:
         """
         staging = Staging()
         encoded = encode(result, stage=staging.stage, origin=self._origin())
+        return Prepared(encoded, staging.marks())
+
+    def send(self, prepared: Prepared) -> None:
+        """Send a result behind its copies. Does not wait for them."""
         self._watcher.when_passed(
-            staging.marks(),
-            lambda: self._send(*encoded),
-            self.fail,
+            prepared.marks, lambda: self._send(*prepared.encoded), self.fail
         )
-
-    def follow(self, future: Future[Any]) -> None:
-        """Answer with what a future that the function returned ended with.
-
-        Called on the thread that completes it, so the work goes to the pool.
-        """
-
-        def answer() -> None:
-            try:
-                with own_streams(future):
-                    self.succeed(future.value())
-            except BaseException as error:  # noqa: BLE001 - travels to the caller
-                self.fail(error)
-
-        _callbacks.run_on_pool(answer)
 
     def fail(self, error: BaseException) -> None:
         """Send an error, whatever it does when it is looked at (RPC-3)."""

@@ -259,19 +259,30 @@ def rpc_sync(
 
 
 @overload
-def expose(func: F, *, name: str | None = None) -> F: ...
+def expose(func: F, *, name: str | None = None, ordered: bool = True) -> F: ...
 
 
 @overload
-def expose(func: None = None, *, name: str | None = None) -> Callable[[F], F]: ...
+def expose(
+    func: None = None, *, name: str | None = None, ordered: bool = True
+) -> Callable[[F], F]: ...
 
 
-def expose(func: F | None = None, *, name: str | None = None) -> Any:
+def expose(
+    func: F | None = None, *, name: str | None = None, ordered: bool = True
+) -> Any:
     """Let peers call a function: ``@expose``, ``@expose(name="add")`` or a plain call.
+
+    It runs on streams of its own, behind what is queued here, now, on the streams that
+    are current (STR-9).
 
     Args:
         func: A function at the top level of a module, or any callable if named.
         name: What peers call it by, instead of ``module:qualname``.
+        ordered: Whether its work on a device comes after that of every call that this
+            worker had answered before, and before that of calls made after this one
+            was seen to complete (STR-13). False for functions that only read, and for
+            those that launch collectives.
 
     Returns:
         The function itself.
@@ -280,7 +291,7 @@ def expose(func: F | None = None, *, name: str | None = None) -> Any:
         FunctionRefusedError: When no peer could name it.
         ValueError: When another function has that name.
     """
-    return _process.exposed.expose(func, name=name)
+    return _process.exposed.expose(func, name=name, ordered=ordered)
 
 
 def get_worker_info(name: str | int | None = None) -> WorkerInfo:

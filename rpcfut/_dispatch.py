@@ -7,8 +7,10 @@ reply, and the worker lives (RPC-3, RPC-4).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from rpcfut import _callbacks
 from rpcfut._answer import Answer
 from rpcfut._codec import decode
 from rpcfut._errors import DecodeError
@@ -19,6 +21,7 @@ from rpcfut._wire_codes import REQUEST_DEPTH
 
 if TYPE_CHECKING:
     from rpcfut._exposed import ExposedTable
+    from rpcfut._order import DeviceOrder
     from rpcfut._streams import Scope
     from rpcfut._watcher import DeviceWatcher
     from rpcfut_transport import Endpoint, IncomingCall
@@ -32,6 +35,7 @@ class Dispatcher:
         endpoint: Takes the answers.
         exposed: What peers may call.
         watcher: Sends answers that wait for a device.
+        order: Orders the handlers on the devices.
     """
 
     def __init__(
@@ -40,11 +44,13 @@ class Dispatcher:
         endpoint: Endpoint,
         exposed: ExposedTable,
         watcher: DeviceWatcher,
+        order: DeviceOrder,
     ) -> None:
         self._worker = worker
         self._endpoint = endpoint
         self._exposed = exposed
         self._watcher = watcher
+        self._order = order
 
     def serve(self, call: IncomingCall, caller: str) -> None:
         """Run one call and see to its answer. Never raises.
@@ -73,9 +79,37 @@ class Dispatcher:
             case _:
                 raise DecodeError("a call must be [name, args, kwargs]")
         answer.function = name
-        function = self._exposed.find(name, self._worker)
-        result = function(*args, **kwargs)
-        if isinstance(result, Future):
-            add_hook(result, lambda _future, _where: answer.follow(result))
+        exposed = self._exposed.find(name, self._worker)
+        order = self._order if exposed.is_ordered else None
+        scope.follow((*exposed.marks, *(order.marks() if order is not None else ())))
+        prepared = None
+        try:
+            result = exposed.function(*args, **kwargs)
+            if not isinstance(result, Future):
+                prepared = answer.encode(result)
+        finally:
+            # Also what a function launched that raised, or whose result is refused.
+            launched = scope.record(())
+            if order is not None:
+                order.note(launched)
+        if prepared is not None:
+            answer.send(prepared)
         else:
-            answer.succeed(result)
+            future: Future[Any] = result
+            follow = partial(self._follow, future, answer, order)
+            add_hook(future, lambda _future, _where: _callbacks.run_on_pool(follow))
+
+    def _follow(
+        self, future: Future[Any], answer: Answer, order: DeviceOrder | None
+    ) -> None:
+        """Answer with what a future that the function returned ended with."""
+        try:
+            with own_streams(future) as scope:
+                try:
+                    prepared = answer.encode(future.value())
+                finally:
+                    if order is not None:
+                        order.note(scope.record(()))
+            answer.send(prepared)
+        except BaseException as error:  # noqa: BLE001 - travels to the caller
+            answer.fail(error)

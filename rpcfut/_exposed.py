@@ -11,17 +11,37 @@ import inspect
 import sys
 import threading
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rpcfut._errors import FunctionRefusedError, NotExposedError
 from rpcfut._known_types import module_name
+from rpcfut._streams import record_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rpcfut._streams import Mark
+
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _MAX_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """A function that peers may call, and how it is served.
+
+    Args:
+        function: The function.
+        is_ordered: Whether its work comes after that of earlier calls on the device,
+            and before that of later ones (STR-13).
+        marks: Behind what was queued where it was exposed (STR-9).
+    """
+
+    function: Callable[..., Any]
+    is_ordered: bool
+    marks: tuple[Mark, ...]
 
 
 class ExposedTable:
@@ -29,27 +49,36 @@ class ExposedTable:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._functions: dict[str, Callable[..., Any]] = {}
+        self._functions: dict[str, Exposed] = {}
         self._names: dict[Callable[..., Any], str] = {}
 
     def __repr__(self) -> str:
         return f"<ExposedTable {sorted(self._functions)}>"
 
     @overload
-    def expose(self, function: F, *, name: str | None = None) -> F: ...
+    def expose(
+        self, function: F, *, name: str | None = None, ordered: bool = True
+    ) -> F: ...
 
     @overload
     def expose(
-        self, function: None = None, *, name: str | None = None
+        self, function: None = None, *, name: str | None = None, ordered: bool = True
     ) -> Callable[[F], F]: ...
 
-    def expose(self, function: F | None = None, *, name: str | None = None) -> Any:
+    def expose(
+        self,
+        function: F | None = None,
+        *,
+        name: str | None = None,
+        ordered: bool = True,
+    ) -> Any:
         """Let peers call a function; usable as a decorator, with or without arguments.
 
         Args:
             function: A function at the top level of a module, or any callable if a name
                 is given.
             name: The name by which peers call it, instead of ``module:qualname``.
+            ordered: See `rpcfut.expose`.
 
         Returns:
             The function itself.
@@ -60,14 +89,16 @@ class ExposedTable:
                 defined again under its old path replaces the old one.
         """
         if function is None:
-            return lambda f: self.expose(f, name=name)
+            return lambda f: self.expose(f, name=name, ordered=ordered)
         if not isinstance(name, str | None):
             raise TypeError(f"expose(name=...) wants text, got {name!r}")
         if not callable(function):
             raise FunctionRefusedError(f"not a function: {function!r}")
         key = name if name is not None else function_path(function)
+        made = Exposed(function=function, is_ordered=ordered, marks=record_in_use(()))
         with self._lock:
-            known = self._functions.get(key)
+            entry = self._functions.get(key)
+            known = entry.function if entry is not None else None
             # A path names one function: another one there is its new definition, as
             # when a cell of a notebook is run again. A given name may be a mistake.
             if name is not None and known is not None and not _is_same(known, function):
@@ -75,7 +106,7 @@ class ExposedTable:
                     f"{key!r} is exposed already, as {known!r}; pass name= to give "
                     f"{function!r} another name"
                 )
-            self._functions[key] = function
+            self._functions[key] = made
             if isinstance(function, Hashable):
                 self._names[function] = key
         return function
@@ -93,7 +124,7 @@ class ExposedTable:
         known = self._names.get(function) if isinstance(function, Hashable) else None
         return known if known is not None else function_path(function)
 
-    def find(self, name: str, worker: str) -> Callable[..., Any]:
+    def find(self, name: str, worker: str) -> Exposed:
         """The function of a name. The callee's side.
 
         Args:
@@ -103,9 +134,9 @@ class ExposedTable:
         Raises:
             NotExposedError: When it is not exposed; the message has the line to add.
         """
-        function = self._functions.get(name)
-        if function is not None:
-            return function
+        entry = self._functions.get(name)
+        if entry is not None:
+            return entry
         shown = name if len(name) <= _MAX_SHOWN else name[:_MAX_SHOWN] + "..."
         module, _, qualname = shown.partition(":")
         if qualname and module != "__main__" and module not in sys.modules:

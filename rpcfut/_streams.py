@@ -229,6 +229,12 @@ class Scope:
             chosen = current if current in new else None
             self._undo.append(_seams[device_type].make_current(new, chosen))
 
+    def follow(self, marks: Sequence[Mark]) -> None:
+        """Have all that is queued inside from now on come after `marks`."""
+        if marks:
+            self.add(mark.device for mark in marks)
+            wait_marks(marks, ())
+
     def record(self, refs: Iterable[DataRef]) -> tuple[Mark, ...]:
         """The marks of what was made inside, each stream once.
 

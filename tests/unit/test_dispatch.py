@@ -11,6 +11,7 @@ from rpcfut._encode import encode
 from rpcfut._error_codec import decode_error
 from rpcfut._errors import RpcError
 from rpcfut._exposed import ExposedTable
+from rpcfut._order import DeviceOrder
 from rpcfut._watcher import DeviceWatcher
 from rpcfut.testing import local_cluster
 from rpcfut.transport import IncomingCall
@@ -88,7 +89,9 @@ def test_an_error_that_cannot_be_encoded_is_answered_and_logged(
     caplog.set_level(level, "rpcfut.dispatch")
     replies: Any = RecordedReplies()
     nobody: Any = None
-    Dispatcher(nobody, replies, table, watcher).serve(call_of(table), "caller")
+    Dispatcher(nobody, replies, table, watcher, DeviceOrder()).serve(
+        call_of(table), "caller"
+    )
     (reply,) = replies.errors
     assert "that worker's log says more" in str(decode_error(reply))
     assert "its error could not be encoded: TypeError" in caplog.text
@@ -97,6 +100,8 @@ def test_an_error_that_cannot_be_encoded_is_answered_and_logged(
 def test_a_hostile_error_does_not_break_the_debug_log(table, watcher, caplog) -> None:
     caplog.set_level("DEBUG", "rpcfut.dispatch")
     replies: Any = RecordedReplies()
-    Dispatcher("w", replies, table, watcher).serve(call_of(table), "caller")
+    Dispatcher("w", replies, table, watcher, DeviceOrder()).serve(
+        call_of(table), "caller"
+    )
     assert len(replies.errors) == 1
     assert "<its __repr__ raised>" in caplog.text

@@ -58,7 +58,7 @@ def test_an_exposed_function_is_found_by_its_path() -> None:
     table = ExposedTable()
     assert table.expose(top_level) is top_level
     assert table.name_of(top_level) == PATH
-    assert table.find(PATH, "w") is top_level
+    assert table.find(PATH, "w").function is top_level
     assert repr(table) == f"<ExposedTable [{PATH!r}]>"
 
 
@@ -67,7 +67,7 @@ def test_expose_is_a_decorator_with_and_without_arguments() -> None:
     table = ExposedTable()
     assert table.expose(name="plus_one")(top_level) is top_level
     assert table.name_of(top_level) == "plus_one"
-    assert table.find("plus_one", "w") is top_level
+    assert table.find("plus_one", "w").function is top_level
     with pytest.raises(NotExposedError):
         table.find(PATH, "w")
 
@@ -134,7 +134,7 @@ def test_with_a_name_any_callable_may_be_exposed(function: Any) -> None:
     table = ExposedTable()
     table.expose(function, name="five")
     table.expose(function, name="five")
-    assert table.find("five", "w") is function
+    assert table.find("five", "w").function is function
 
 
 def test_a_bound_method_may_be_exposed_by_name_and_again() -> None:
@@ -144,7 +144,7 @@ def test_a_bound_method_may_be_exposed_by_name_and_again() -> None:
     table.expose(counter.add, name="add")
     with pytest.raises(ValueError, match="exposed already"):
         table.expose(Counter().add, name="add")
-    assert table.find("add", "w")(2) == counter.count == 2
+    assert table.find("add", "w").function(2) == counter.count == 2
 
 
 def _adder(n: int) -> Any:
@@ -160,7 +160,7 @@ def test_another_function_of_the_same_name_is_refused() -> None:
     table.expose(top_level, name="f")
     with pytest.raises(ValueError, match=r"exposed already, .* pass name="):
         table.expose(operator.add, name="f")
-    assert table.find("f", "w") is top_level
+    assert table.find("f", "w").function is top_level
 
 
 def test_two_closures_of_one_code_are_two_functions() -> None:
@@ -169,7 +169,7 @@ def test_two_closures_of_one_code_are_two_functions() -> None:
     one = table.expose(_adder(1), name="add")
     with pytest.raises(ValueError, match="exposed already"):
         table.expose(_adder(2), name="add")
-    assert table.find("add", "w") is one
+    assert table.find("add", "w").function is one
 
 
 _MODULE = """
@@ -193,10 +193,10 @@ def test_a_module_that_is_run_twice_exposes_the_newer_function() -> None:
     first, second = _load("a_module"), _load("a_module")
     table.expose(first.step)
     table.expose(second.step)
-    assert table.find("a_module:step", "w") is second.step
+    assert table.find("a_module:step", "w").function is second.step
     table.expose(_traced(first.other))
     again = table.expose(_traced(second.other))
-    assert table.find("a_module:other", "w") is again
+    assert table.find("a_module:other", "w").function is again
 
 
 def test_a_function_that_is_defined_again_replaces_the_old_one() -> None:
@@ -205,7 +205,7 @@ def test_a_function_that_is_defined_again_replaces_the_old_one() -> None:
     table.expose(_load("a_module").step)
     changed = _load("a_module", _MODULE.replace("x + 1", "x + 2")).step
     table.expose(changed)
-    assert table.find("a_module:step", "w") is changed
+    assert table.find("a_module:step", "w").function is changed
 
 
 def test_the_main_module_of_a_spawned_child_is_the_parents() -> None:
@@ -213,7 +213,7 @@ def test_the_main_module_of_a_spawned_child_is_the_parents() -> None:
     table = ExposedTable()
     table.expose(_load("__mp_main__").step)
     assert table.name_of(_load("__main__").step) == "__main__:step"
-    assert table.find("__main__:step", "w")(1) == 2
+    assert table.find("__main__:step", "w").function(1) == 2
 
 
 def test_what_is_not_exposed_is_refused_with_the_line_to_add() -> None:

@@ -1,0 +1,65 @@
+"""The order of handlers on the devices (STR-13).
+
+Theory of operation. A handler's work comes after the work of every call that this
+worker had answered before: who saw a call complete, and then makes another, must not
+see the second overtake the first on the device, whoever made either. One private stream
+per device collects that order: it waits for what each answered call launched, and a
+handler's streams wait for an event at its end. So both ends cost a few calls, however
+many calls are unfinished on the device, and a handler waits for nothing that it would
+not have to wait for anyway.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from rpcfut._streams import record_streams, seam_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rpcfut._devices import Device
+    from rpcfut._streams import Mark
+
+
+class DeviceOrder:
+    """What the calls answered so far have launched. Any thread; never waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._streams: dict[Device, Any] = {}
+        self._newest: dict[Device, Mark] = {}
+        self._grown: set[Device] = set()  # devices whose newest mark is out of date
+
+    def __repr__(self) -> str:
+        return f"<DeviceOrder on {sorted(map(str, self._streams))}>"
+
+    def note(self, marks: Iterable[Mark]) -> None:
+        """Have all later handlers come after `marks`.
+
+        Call it before the answer is sent: whoever sees that may call at once.
+        """
+        for mark in marks:
+            with self._lock:
+                stream = self._streams.get(mark.device)
+                if stream is None:
+                    stream = seam_of(mark.device).create_stream(mark.device)
+                    self._streams[mark.device] = stream
+                mark.seam.wait(stream, mark.event)
+                self._grown.add(mark.device)
+
+    def marks(self) -> tuple[Mark, ...]:
+        """What a handler that starts now has to wait for: at most one mark a device."""
+        if not self._streams:
+            return ()
+        with self._lock:
+            for device in self._grown:
+                self._newest.pop(device, None)
+                for mark in record_streams([(device, self._streams[device])]):
+                    self._newest[device] = mark
+            self._grown.clear()
+            for device, mark in list(self._newest.items()):
+                if mark.event.query():
+                    del self._newest[device]
+            return tuple(self._newest.values())
