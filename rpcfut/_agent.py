@@ -307,6 +307,7 @@ class Agent:
         for rank in told:
             with suppress(TransportError):  # nothing may stop the closing
                 self._endpoint.send_notice(rank, Kind.GOODBYE)
+        self._dispatcher.close()
         self._endpoint.close()
         self._watcher.close(_CLOSE_S)
         self._pool.close()

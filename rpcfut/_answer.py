@@ -63,7 +63,7 @@ class Answer:
             ExtractionError: When it holds a type that nobody knows.
         """
         staging = Staging()
-        encoded = encode(result, stage=staging.stage, origin=self._origin())
+        encoded = encode(result, stage=staging.stage, origin=self.origin())
         return Prepared(encoded, staging.marks())
 
     def send(self, prepared: Prepared) -> None:
@@ -97,7 +97,8 @@ class Answer:
     ) -> None:
         self._endpoint.reply(self._call, is_error=is_error, body=body, buffers=buffers)
 
-    def _origin(self) -> Origin:
+    def origin(self) -> Origin:
+        """What is returned, in words."""
         return Origin(
             what=f"the return value of {self.function}",
             path_root="result",

@@ -7,19 +7,27 @@ reply, and the worker lives (RPC-3, RPC-4).
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rpcfut import _callbacks
 from rpcfut._answer import Answer
+from rpcfut._call_info import find_site
 from rpcfut._codec import decode
 from rpcfut._errors import DecodeError
 from rpcfut._future import Future
-from rpcfut._future_core import add_hook
+from rpcfut._future_async import run_coroutine
+from rpcfut._future_binding import bind_work
+from rpcfut._future_core import add_hook, complete
+from rpcfut._isolation import run_isolated
 from rpcfut._own_streams import own_streams, place_in
 from rpcfut._wire_codes import REQUEST_DEPTH
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from rpcfut._completion import Completion
     from rpcfut._exposed import ExposedTable
     from rpcfut._order import DeviceOrder
     from rpcfut._streams import Scope
@@ -51,6 +59,8 @@ class Dispatcher:
         self._exposed = exposed
         self._watcher = watcher
         self._order = order
+        self._cancels: dict[Future[Any], Callable[[], None]] = {}
+        self._is_closed = False
 
     def serve(self, call: IncomingCall, caller: str) -> None:
         """Run one call and see to its answer. Never raises.
@@ -60,6 +70,9 @@ class Dispatcher:
             caller: Name of the worker that sent it.
         """
         answer = Answer(self._worker, self._endpoint, self._watcher, call, caller)
+        run_isolated(self._serve_here, call, answer)
+
+    def _serve_here(self, call: IncomingCall, answer: Answer) -> None:
         try:
             with own_streams() as scope:
                 self._run(call, answer, scope)
@@ -85,6 +98,8 @@ class Dispatcher:
         prepared = None
         try:
             result = exposed.function(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                result = self._drive(result, answer)
             if not isinstance(result, Future):
                 prepared = answer.encode(result)
         finally:
@@ -98,6 +113,29 @@ class Dispatcher:
             future: Future[Any] = result
             follow = partial(self._follow, future, answer, order)
             add_hook(future, lambda _future, _where: _callbacks.run_on_pool(follow))
+
+    def _drive(
+        self, coroutine: Coroutine[Any, Any, Any], answer: Answer
+    ) -> Future[Any]:
+        """Run what an `async def` returned; its future covers what it launched."""
+        future: Future[Any] = Future()
+        bind_work(future, find_site(), f"async def {answer.function}")
+
+        def finish(completion: Completion) -> None:
+            self._cancels.pop(future, None)
+            complete(future, completion, _callbacks.run_on_pool)
+
+        # Not the future is cancelled: it ends when the coroutine did, with its marks.
+        self._cancels[future] = run_coroutine(coroutine, finish, answer.origin)
+        if self._is_closed:
+            self.close()
+        return future
+
+    def close(self) -> None:
+        """Cancel the coroutines that still run. Does not wait. Idempotent."""
+        self._is_closed = True
+        for cancel in tuple(self._cancels.values()):
+            cancel()
 
     def _follow(
         self, future: Future[Any], answer: Answer, order: DeviceOrder | None

@@ -94,6 +94,13 @@ class ExposedTable:
             raise TypeError(f"expose(name=...) wants text, got {name!r}")
         if not callable(function):
             raise FunctionRefusedError(f"not a function: {function!r}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(
+            function
+        ):
+            raise FunctionRefusedError(
+                f"cannot expose {function!r}: a call has one answer, and a generator "
+                "many; return a list, or have the callee call back with each"
+            )
         key = name if name is not None else function_path(function)
         made = Exposed(function=function, is_ordered=ordered, marks=record_in_use(()))
         with self._lock:
@@ -164,11 +171,6 @@ def function_path(function: Callable[..., Any]) -> str:
         raise FunctionRefusedError(
             f"not a function: {function!r}; give a function at the top level of a "
             "module, or its name"
-        )
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise FunctionRefusedError(
-            f"cannot expose or call {qualname}: `async def` functions and generators "
-            "cannot answer calls yet; return a value or an rpcfut.Future"
         )
     if inspect.ismethod(function):
         raise FunctionRefusedError(

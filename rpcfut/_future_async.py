@@ -67,15 +67,9 @@ class AsyncCallback:
                 f"then_async wants an async def, but {self.__qualname__}() returned "
                 f"{coroutine!r}; give a plain function to then()"
             )
-        marks = record_current(used_devices())
-        stepper = _Stepper(
-            coroutine, marks, self._finish, self._origin(parent), parent._outcome
+        self._cancel_task = run_coroutine(
+            coroutine, self._finish, self._origin(parent), parent._outcome
         )
-        try:
-            self._cancel_task = _callbacks.runtime().loop.start(stepper)
-        except BaseException:
-            coroutine.close()
-            raise
         if self._is_cancelled:
             self._cancel_task()
         return self._result
@@ -98,6 +92,35 @@ class AsyncCallback:
             worker=about.worker if about is not None else None,
             call=str(about) if about is not None else None,
         )
+
+
+def run_coroutine(
+    coroutine: Coroutine[Any, Any, Any],
+    finish: Callable[[Completion], None],
+    origin: Callable[[], Origin],
+    parent_outcome: Outcome[Any] | None = None,
+) -> Callable[[], None]:
+    """Run a coroutine on the process's loop, each step on streams of its own (STR-9).
+
+    Its first step comes after what is queued on the streams that are current here. It
+    runs in a copy of the calling context.
+
+    Args:
+        coroutine: The coroutine; closed if it cannot be started.
+        finish: Told how it ended; the marks cover all that it launched.
+        origin: Says where its return value came from.
+        parent_outcome: How the parent ended; its error keeps its traceback.
+
+    Returns:
+        What cancels it; any thread may call that.
+    """
+    marks = record_current(used_devices())
+    stepper = _Stepper(coroutine, marks, finish, origin, parent_outcome)
+    try:
+        return _callbacks.runtime().loop.start(stepper)
+    except BaseException:
+        coroutine.close()
+        raise
 
 
 class _Stepper(Coroutine[Any, Any, None]):
