@@ -4,6 +4,7 @@ from rpcfut._agent import Agent as Agent
 from rpcfut._agent import AgentOptions as AgentOptions
 from rpcfut._api import current_agent as current_agent
 from rpcfut._api import expose as expose
+from rpcfut._api import expose_torch as expose_torch
 from rpcfut._api import get_worker_info as get_worker_info
 from rpcfut._api import init_rpc as init_rpc
 from rpcfut._api import rpc_async as rpc_async
@@ -85,6 +86,7 @@ __all__ = [
     "collect_all",
     "current_agent",
     "expose",
+    "expose_torch",
     "extract",
     "extractors",
     "gather_outcomes",

@@ -47,10 +47,12 @@ class AgentOptions:
     Args:
         timeout_s: Deadline of calls that name none, in seconds; None for no deadline.
         max_threads: How many threads may serve calls, waiting ones included.
+        core_threads: How many may run at a time, waiting ones not included.
     """
 
     timeout_s: float | None = None
     max_threads: int = 256
+    core_threads: int = 16
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None and not (
@@ -59,6 +61,10 @@ class AgentOptions:
             raise ValueError(f"timeout_s must be positive, got {self.timeout_s!r}")
         if not (isinstance(self.max_threads, int) and self.max_threads >= 1):
             raise ValueError(f"max_threads must be 1 or more, got {self.max_threads!r}")
+        if not (isinstance(self.core_threads, int) and self.core_threads >= 1):
+            raise ValueError(
+                f"core_threads must be 1 or more, got {self.core_threads!r}"
+            )
 
 
 class Agent:
@@ -89,14 +95,19 @@ class Agent:
         self._workers = WorkerTable((self.info,))
         self._pool = ThreadPool(
             f"rpcfut-serve-{record.name}",
-            core_threads=min(16, self._options.max_threads),
+            core_threads=min(self._options.core_threads, self._options.max_threads),
             max_threads=self._options.max_threads,
         )
         self._watcher = DeviceWatcher(record.name)
         self._endpoint = Endpoint(record, link, self._clock, self)
         self._order = DeviceOrder()
         self._dispatcher = Dispatcher(
-            record.name, self._endpoint, exposed, self._watcher, self._order
+            record.name,
+            self._endpoint,
+            exposed,
+            self._watcher,
+            self._order,
+            self._pool.submit,
         )
         self._caller = Caller(
             record.name, self._endpoint, exposed, self._watcher, self._options.timeout_s
@@ -209,15 +220,12 @@ class Agent:
         caller = self._workers.find(call.sender_rank).name
         with self._changed:
             self._serving += 1
-        self._pool.submit(lambda: self._serve(call, caller))
+        self._dispatcher.take(call, caller, self._note_served)
 
-    def _serve(self, call: IncomingCall, caller: str) -> None:
-        try:
-            self._dispatcher.serve(call, caller)
-        finally:
-            with self._changed:
-                self._serving -= 1
-                self._changed.notify_all()
+    def _note_served(self) -> None:
+        with self._changed:
+            self._serving -= 1
+            self._changed.notify_all()
 
     def on_notice(self, rank: int, kind: Kind, call_id: int) -> None:
         """Take a peer's notice. Reader thread."""

@@ -26,7 +26,7 @@ from rpcfut_transport import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rpcfut._future import Future
     from rpcfut._workers import WorkerInfo
@@ -76,6 +76,7 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
     timeout_s: float | None = None,
     join_timeout_s: float = 300.0,
     max_threads: int = 256,
+    expose: Iterable[str] = (),
 ) -> None:
     """Join the group, and return when all its workers can be called.
 
@@ -90,8 +91,14 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
             none: first calls compile kernels, and a lost peer is noticed without it.
         join_timeout_s: How long to wait for the other workers, in seconds.
         max_threads: How many threads may serve calls, waiting ones included.
+        expose: What peers may call besides what `rpcfut.expose` lets them: paths that
+            are imported here. ``"module:function"`` is one function; ``"module"`` all
+            that it defines at its top level, unless their names start with an
+            underscore; ``"package.*"`` the same for the package and all modules below
+            it that are imported here, now or later.
 
     Raises:
+        FunctionRefusedError: When one of `expose` does not exist.
         LifecycleError: When this process has joined already.
         MissingWorkersError: When some ranks did not come in time; names them.
         DuplicateNameError: When another rank has the name; names both.
@@ -103,6 +110,10 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
     if not join_timeout_s > 0:
         raise ValueError(f"join_timeout_s must be positive, got {join_timeout_s!r}")
     process = _process
+    if isinstance(expose, str):
+        raise TypeError(f"expose= wants a list of paths; write expose=[{expose!r}]")
+    for path in expose:
+        process.exposed.expose_path(path)
     with _lock:
         if process.agent is not None or process.is_joining:
             known = process.agent.info.name if process.agent is not None else "joining"
@@ -259,17 +270,27 @@ def rpc_sync(
 
 
 @overload
-def expose(func: F, *, name: str | None = None, ordered: bool = True) -> F: ...
+def expose(
+    func: F, *, name: str | None = None, ordered: bool = True, serial: bool = False
+) -> F: ...
 
 
 @overload
 def expose(
-    func: None = None, *, name: str | None = None, ordered: bool = True
+    func: None = None,
+    *,
+    name: str | None = None,
+    ordered: bool = True,
+    serial: bool = False,
 ) -> Callable[[F], F]: ...
 
 
 def expose(
-    func: F | None = None, *, name: str | None = None, ordered: bool = True
+    func: F | None = None,
+    *,
+    name: str | None = None,
+    ordered: bool = True,
+    serial: bool = False,
 ) -> Any:
     """Let peers call a function: ``@expose``, ``@expose(name="add")`` or a plain call.
 
@@ -283,6 +304,9 @@ def expose(
             worker had answered before, and before that of calls made after this one
             was seen to complete (STR-13). False for functions that only read, and for
             those that launch collectives.
+        serial: Whether its calls run one at a time, in the order in which they came; an
+            `async def`, or one that returns a future, until that has ended. Calls that
+            wait for their turn take no thread.
 
     Returns:
         The function itself.
@@ -291,7 +315,22 @@ def expose(
         FunctionRefusedError: When no peer could name it.
         ValueError: When another function has that name.
     """
-    return _process.exposed.expose(func, name=name, ordered=ordered)
+    return _process.exposed.expose(func, name=name, ordered=ordered, serial=serial)
+
+
+def expose_torch(*names: str) -> None:
+    """Let peers call functions of torch: ``expose_torch("add", "linalg.norm")``.
+
+    A peer passes the function itself, ``torch.add``, or its name, ``"torch:add"``.
+
+    Args:
+        names: Names below ``torch`` of functions that compute on tensors.
+
+    Raises:
+        FunctionRefusedError: When one is not such a function, `torch.load` for one;
+            none is exposed then.
+    """
+    _process.exposed.expose_torch(*names)
 
 
 def get_worker_info(name: str | int | None = None) -> WorkerInfo:

@@ -18,8 +18,8 @@ has no room for keys that are compounds; a list of pairs has one rule for all.
 
 from __future__ import annotations
 
-from rpcfut._decode import decode
+from rpcfut._decode import decode, peek_name
 from rpcfut._encode import Encoded, encode
 from rpcfut._tensor_codec import Place
 
-__all__ = ["Encoded", "Place", "decode", "encode"]
+__all__ = ["Encoded", "Place", "decode", "encode", "peek_name"]

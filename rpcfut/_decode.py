@@ -61,6 +61,8 @@ _JOINERS: Final[dict[int, Callable[[list[Any]], object]]] = {
     Code.ARRAY_SCALAR: _numpy_codec.join_scalar,
 }
 
+_PEEK_NBYTES: Final = 1024  # a longer name is no name of a function
+
 
 def decode(
     body: Buffer,
@@ -96,6 +98,18 @@ def decode(
         budget = Budget(limit_of(nbytes, len(buffers)))
     decoder = _Decoder(buffers, place)
     return decoder.finish(decoder.lift(_unpack(body, budget), -outer_depth))
+
+
+def peek_name(body: Buffer) -> str | None:
+    """The name at the start of a call, read without decoding the rest; None if none."""
+    unpacker = msgpack.Unpacker(raw=False, max_str_len=_PEEK_NBYTES)
+    unpacker.feed(bytes(memoryview(body)[:_PEEK_NBYTES]))
+    try:
+        unpacker.read_array_header()
+        name = unpacker.unpack()
+    except (ValueError, msgpack.OutOfData):
+        return None
+    return name if isinstance(name, str) else None
 
 
 def cost_of(body: Buffer) -> int:

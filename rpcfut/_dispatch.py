@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rpcfut import _callbacks
 from rpcfut._answer import Answer
 from rpcfut._call_info import find_site
-from rpcfut._codec import decode
+from rpcfut._codec import decode, peek_name
 from rpcfut._errors import DecodeError
 from rpcfut._future import Future
 from rpcfut._future_async import run_coroutine
@@ -22,6 +22,7 @@ from rpcfut._future_binding import bind_work
 from rpcfut._future_core import add_hook, complete
 from rpcfut._isolation import run_isolated
 from rpcfut._own_streams import own_streams, place_in
+from rpcfut._turns import Turns
 from rpcfut._wire_codes import REQUEST_DEPTH
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Dispatcher:
-    """Serves the calls of peers to one agent. `serve` runs on the agent's pool threads.
+    """Serves the calls of peers to one agent.
 
     Args:
         worker: The agent's name.
@@ -44,6 +45,7 @@ class Dispatcher:
         exposed: What peers may call.
         watcher: Sends answers that wait for a device.
         order: Orders the handlers on the devices.
+        start: Runs something on a pool thread.
     """
 
     def __init__(
@@ -53,33 +55,78 @@ class Dispatcher:
         exposed: ExposedTable,
         watcher: DeviceWatcher,
         order: DeviceOrder,
+        start: Callable[[Callable[[], None]], None],
     ) -> None:
         self._worker = worker
         self._endpoint = endpoint
         self._exposed = exposed
         self._watcher = watcher
         self._order = order
+        self._start = start
+        self._turns: dict[str, Turns] = {}
         self._cancels: dict[Future[Any], Callable[[], None]] = {}
         self._is_closed = False
 
-    def serve(self, call: IncomingCall, caller: str) -> None:
-        """Run one call and see to its answer. Never raises.
+    def take(self, call: IncomingCall, caller: str, done: Callable[[], None]) -> None:
+        """Have a pool thread run one call and see to its answer. Does not block.
 
         Args:
             call: The call, its body still encoded.
             caller: Name of the worker that sent it.
+            done: Called once, when the function and what it returned have ended.
+        """
+        turns = self._turns_of(call) if self._exposed.has_serial else None
+        if turns is None:
+            self._start(lambda: self.serve(call, caller, done))
+            return
+
+        def serve(next_turn: Callable[[], None]) -> None:
+            def both() -> None:
+                next_turn()
+                done()
+
+            self.serve(call, caller, both)
+
+        turns.submit(serve)
+
+    def _turns_of(self, call: IncomingCall) -> Turns | None:
+        name = peek_name(call.body)
+        if name is None or not self._exposed.is_serial(name):
+            return None
+        return self._turns.setdefault(name, Turns(self._start))
+
+    def serve(self, call: IncomingCall, caller: str, done: Callable[[], None]) -> None:
+        """Run one call here and see to its answer. Never raises. Pool thread.
+
+        Args:
+            call: The call, its body still encoded.
+            caller: Name of the worker that sent it.
+            done: Called once, when the function and what it returned have ended.
         """
         answer = Answer(self._worker, self._endpoint, self._watcher, call, caller)
-        run_isolated(self._serve_here, call, answer)
+        run_isolated(self._serve_here, call, answer, done)
 
-    def _serve_here(self, call: IncomingCall, answer: Answer) -> None:
+    def _serve_here(
+        self, call: IncomingCall, answer: Answer, done: Callable[[], None]
+    ) -> None:
+        follows = False
         try:
             with own_streams() as scope:
-                self._run(call, answer, scope)
+                follows = self._run(call, answer, scope, done)
         except BaseException as error:  # noqa: BLE001 - travels to the caller
             answer.fail(error)
+        finally:
+            if not follows:
+                done()
 
-    def _run(self, call: IncomingCall, answer: Answer, scope: Scope) -> None:
+    def _run(
+        self,
+        call: IncomingCall,
+        answer: Answer,
+        scope: Scope,
+        done: Callable[[], None],
+    ) -> bool:
+        """Run one call; whether a future that it returned is still to end."""
         request = decode(
             call.body,
             call.buffers,
@@ -109,10 +156,11 @@ class Dispatcher:
                 order.note(launched)
         if prepared is not None:
             answer.send(prepared)
-        else:
-            future: Future[Any] = result
-            follow = partial(self._follow, future, answer, order)
-            add_hook(future, lambda _future, _where: _callbacks.run_on_pool(follow))
+            return False
+        future: Future[Any] = result
+        follow = partial(self._follow, future, answer, order, done)
+        add_hook(future, lambda _future, _where: _callbacks.run_on_pool(follow))
+        return True
 
     def _drive(
         self, coroutine: Coroutine[Any, Any, Any], answer: Answer
@@ -138,7 +186,11 @@ class Dispatcher:
             cancel()
 
     def _follow(
-        self, future: Future[Any], answer: Answer, order: DeviceOrder | None
+        self,
+        future: Future[Any],
+        answer: Answer,
+        order: DeviceOrder | None,
+        done: Callable[[], None],
     ) -> None:
         """Answer with what a future that the function returned ended with."""
         try:
@@ -151,3 +203,5 @@ class Dispatcher:
             answer.send(prepared)
         except BaseException as error:  # noqa: BLE001 - travels to the caller
             answer.fail(error)
+        finally:
+            done()

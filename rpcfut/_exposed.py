@@ -7,6 +7,8 @@ is looked up by attribute and nothing is imported for a peer (RPC-10). ``__main_
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import inspect
 import sys
 import threading
@@ -15,11 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rpcfut._errors import FunctionRefusedError, NotExposedError
-from rpcfut._known_types import module_name
+from rpcfut._function_names import find_torch_function, function_path, is_same
 from rpcfut._streams import record_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from rpcfut._streams import Mark
 
@@ -36,11 +39,13 @@ class Exposed:
         function: The function.
         is_ordered: Whether its work comes after that of earlier calls on the device,
             and before that of later ones (STR-13).
+        is_serial: Whether its calls run one at a time, in the order they came.
         marks: Behind what was queued where it was exposed (STR-9).
     """
 
     function: Callable[..., Any]
     is_ordered: bool
+    is_serial: bool
     marks: tuple[Mark, ...]
 
 
@@ -51,18 +56,30 @@ class ExposedTable:
         self._lock = threading.Lock()
         self._functions: dict[str, Exposed] = {}
         self._names: dict[Callable[..., Any], str] = {}
+        self._packages: tuple[str, ...] = ()
+        self.has_serial = False  # whether any function is served one call at a time
 
     def __repr__(self) -> str:
         return f"<ExposedTable {sorted(self._functions)}>"
 
     @overload
     def expose(
-        self, function: F, *, name: str | None = None, ordered: bool = True
+        self,
+        function: F,
+        *,
+        name: str | None = None,
+        ordered: bool = True,
+        serial: bool = False,
     ) -> F: ...
 
     @overload
     def expose(
-        self, function: None = None, *, name: str | None = None, ordered: bool = True
+        self,
+        function: None = None,
+        *,
+        name: str | None = None,
+        ordered: bool = True,
+        serial: bool = False,
     ) -> Callable[[F], F]: ...
 
     def expose(
@@ -71,6 +88,7 @@ class ExposedTable:
         *,
         name: str | None = None,
         ordered: bool = True,
+        serial: bool = False,
     ) -> Any:
         """Let peers call a function; usable as a decorator, with or without arguments.
 
@@ -79,6 +97,7 @@ class ExposedTable:
                 is given.
             name: The name by which peers call it, instead of ``module:qualname``.
             ordered: See `rpcfut.expose`.
+            serial: See `rpcfut.expose`.
 
         Returns:
             The function itself.
@@ -89,7 +108,7 @@ class ExposedTable:
                 defined again under its old path replaces the old one.
         """
         if function is None:
-            return lambda f: self.expose(f, name=name, ordered=ordered)
+            return lambda f: self.expose(f, name=name, ordered=ordered, serial=serial)
         if not isinstance(name, str | None):
             raise TypeError(f"expose(name=...) wants text, got {name!r}")
         if not callable(function):
@@ -102,21 +121,71 @@ class ExposedTable:
                 "many; return a list, or have the callee call back with each"
             )
         key = name if name is not None else function_path(function)
-        made = Exposed(function=function, is_ordered=ordered, marks=record_in_use(()))
+        made = Exposed(
+            function=function,
+            is_ordered=ordered,
+            is_serial=serial,
+            marks=record_in_use(()),
+        )
         with self._lock:
             entry = self._functions.get(key)
             known = entry.function if entry is not None else None
             # A path names one function: another one there is its new definition, as
             # when a cell of a notebook is run again. A given name may be a mistake.
-            if name is not None and known is not None and not _is_same(known, function):
+            if name is not None and known is not None and not is_same(known, function):
                 raise ValueError(
                     f"{key!r} is exposed already, as {known!r}; pass name= to give "
                     f"{function!r} another name"
                 )
             self._functions[key] = made
+            self.has_serial = self.has_serial or serial
             if isinstance(function, Hashable):
                 self._names[function] = key
         return function
+
+    def expose_torch(self, *names: str) -> None:
+        """Let peers call functions of torch; see `rpcfut.expose_torch`.
+
+        Raises:
+            FunctionRefusedError: When one of them is not a function on tensors; none is
+                exposed then.
+        """
+        found = {
+            f"torch:{n.removeprefix('torch.')}": find_torch_function(n) for n in names
+        }
+        for name, function in found.items():
+            self.expose(function, name=name)
+
+    def expose_path(self, path: str) -> None:
+        """Let peers call what a path stands for, importing it here and now.
+
+        Args:
+            path: ``module:qualname`` for one function; ``module`` for all functions
+                that it defines at its top level, except those whose name starts with an
+                underscore; ``package.*`` for the same in the package and in all modules
+                below it, those that are imported later too.
+
+        Raises:
+            FunctionRefusedError: When there is no such thing.
+        """
+        if not isinstance(path, str):
+            raise FunctionRefusedError(
+                f"expose= wants paths, as 'package.module:function', got {path!r}"
+            )
+        module, colon, qualname = path.removesuffix(".*").partition(":")
+        try:
+            found: Any = importlib.import_module(module)
+            for part in qualname.split(".") if colon else ():
+                found = getattr(found, part)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise FunctionRefusedError(f"cannot expose {path!r}: {error}") from error
+        if path.endswith(".*"):
+            self._packages += (module,)
+        elif colon:
+            self.expose(found, name=path)
+        else:
+            for name in [n for n in vars(found) if is_public(found, n)]:
+                self.expose(getattr(found, name))
 
     def name_of(self, function: str | Callable[..., Any]) -> str:
         """The name by which a peer knows a function. The caller's side.
@@ -131,6 +200,11 @@ class ExposedTable:
         known = self._names.get(function) if isinstance(function, Hashable) else None
         return known if known is not None else function_path(function)
 
+    def is_serial(self, name: str) -> bool:
+        """Whether calls of that name run one at a time. The callee's side."""
+        entry = self._functions.get(name)
+        return entry is not None and entry.is_serial
+
     def find(self, name: str, worker: str) -> Exposed:
         """The function of a name. The callee's side.
 
@@ -141,71 +215,52 @@ class ExposedTable:
         Raises:
             NotExposedError: When it is not exposed; the message has the line to add.
         """
-        entry = self._functions.get(name)
+        entry = self._functions.get(name) or self._find_in_packages(name)
         if entry is not None:
             return entry
         shown = name if len(name) <= _MAX_SHOWN else name[:_MAX_SHOWN] + "..."
         module, _, qualname = shown.partition(":")
         if qualname and module != "__main__" and module not in sys.modules:
-            raise NotExposedError(
-                f"{shown!r} is not exposed on worker {worker!r}: its module is not "
-                f"imported there; add `import {module}` to that worker's script, and "
-                f"@rpcfut.expose above `def {qualname}` in it"
+            more = (
+                f": its module is not imported there; add `import {module}` to that "
+                f"worker's script, and @rpcfut.expose above `def {qualname}` in it"
             )
-        place = f"`def {qualname}` in {module}" if qualname else "the function"
+        else:
+            place = f"`def {qualname}` in {module}" if qualname else "the function"
+            more = (
+                f"; add @rpcfut.expose above {place}, or call "
+                f"rpcfut.expose(function, name={shown!r}) there"
+            )
         raise NotExposedError(
-            f"{shown!r} is not exposed on worker {worker!r}; add @rpcfut.expose above "
-            f"{place}, or call rpcfut.expose(function, name={shown!r}) there"
+            f"{shown!r} is not exposed on worker {worker!r}{more}{self._similar(shown)}"
         )
 
+    def _similar(self, shown: str) -> str:
+        """A name that may have been meant. Peers may call it, so it is no secret."""
+        by_last = {name.rpartition(":")[2]: name for name in tuple(self._functions)}
+        last = shown.rpartition(":")[2]
+        close = difflib.get_close_matches(last, [*by_last], n=1, cutoff=0.75)
+        return f" (did you mean {by_last[close[0]]!r}?)" if close else ""
 
-def function_path(function: Callable[..., Any]) -> str:
-    """``module:qualname`` of a function at the top level of a module or class.
-
-    Raises:
-        FunctionRefusedError: When it has no such path, with the way out.
-    """
-    module = getattr(function, "__module__", None)
-    qualname = getattr(function, "__qualname__", None)
-    if not callable(function):
-        raise FunctionRefusedError(
-            f"not a function: {function!r}; give a function at the top level of a "
-            "module, or its name"
-        )
-    if inspect.ismethod(function):
-        raise FunctionRefusedError(
-            f"cannot call the bound method {qualname} on another worker: its object "
-            "lives here; expose a function at the top level of a module that finds the "
-            "object over there"
-        )
-    if not isinstance(module, str) or not isinstance(qualname, str):
-        raise FunctionRefusedError(
-            f"cannot call {function!r} on another worker: it has no module and name; "
-            "wrap it in a function at the top level of a module"
-        )
-    if "<lambda>" in qualname:
-        raise FunctionRefusedError(
-            f"cannot call a lambda on another worker (made in {module}): no other "
-            "process can find it; write `def` at the top level of a module and expose "
-            "it"
-        )
-    if "<locals>" in qualname:
-        raise FunctionRefusedError(
-            f"cannot call the local function {qualname} on another worker: no other "
-            f"process can find it; move it to the top level of {module} and expose it"
-        )
-    return f"{module_name(function)}:{qualname}"
+    def _find_in_packages(self, name: str) -> Exposed | None:
+        module, _, qualname = name.partition(":")
+        if not any(f"{module}.".startswith(f"{p}.") for p in self._packages):
+            return None
+        place = sys.modules.get(module)
+        if place is None or not is_public(place, qualname):
+            return None
+        self.expose(getattr(place, qualname), name=name)
+        return self._functions[name]
 
 
-def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether both are one function, perhaps of a module that was run twice."""
-    if one is other:
-        return True
-    if inspect.ismethod(one) and inspect.ismethod(other):
-        return one == other
-    one, other = inspect.unwrap(one), inspect.unwrap(other)
-    if not (inspect.isfunction(one) and inspect.isfunction(other)):
-        return False
-    # Two closures share their code and are not one function.
-    has_closure = one.__closure__ is not None or other.__closure__ is not None
-    return one.__code__ == other.__code__ and not has_closure
+def is_public(module: ModuleType, name: str) -> bool:
+    """Whether a module defines a function of that name for others to use."""
+    found = vars(module).get(name)
+    return (
+        not name.startswith("_")
+        and inspect.isfunction(found)
+        and not inspect.isgeneratorfunction(found)
+        and not inspect.isasyncgenfunction(found)
+        and found.__module__ == module.__name__
+        and found.__qualname__ == name
+    )

@@ -17,9 +17,17 @@ from rpcfut.testing import local_cluster
 from rpcfut.transport import IncomingCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rpcfut_transport import Buffer
+
+
+def run(task: Callable[[], None]) -> None:
+    task()
+
+
+def nothing() -> None:
+    """Nobody waits for the end of the call."""
 
 
 class HostileError(Exception):
@@ -89,8 +97,8 @@ def test_an_error_that_cannot_be_encoded_is_answered_and_logged(
     caplog.set_level(level, "rpcfut.dispatch")
     replies: Any = RecordedReplies()
     nobody: Any = None
-    Dispatcher(nobody, replies, table, watcher, DeviceOrder()).serve(
-        call_of(table), "caller"
+    Dispatcher(nobody, replies, table, watcher, DeviceOrder(), run).serve(
+        call_of(table), "caller", nothing
     )
     (reply,) = replies.errors
     assert "that worker's log says more" in str(decode_error(reply))
@@ -100,8 +108,8 @@ def test_an_error_that_cannot_be_encoded_is_answered_and_logged(
 def test_a_hostile_error_does_not_break_the_debug_log(table, watcher, caplog) -> None:
     caplog.set_level("DEBUG", "rpcfut.dispatch")
     replies: Any = RecordedReplies()
-    Dispatcher("w", replies, table, watcher, DeviceOrder()).serve(
-        call_of(table), "caller"
+    Dispatcher("w", replies, table, watcher, DeviceOrder(), run).serve(
+        call_of(table), "caller", nothing
     )
     assert len(replies.errors) == 1
     assert "<its __repr__ raised>" in caplog.text

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import rpcfut
-from rpcfut import Future
+from rpcfut import AgentOptions, Future
 from rpcfut._callbacks import isolated_runtime
 from rpcfut._exposed import ExposedTable
 from rpcfut._isolation import run_isolated
@@ -20,6 +20,8 @@ from rpcfut.testing import local_cluster, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from rpcfut import Agent
 
 _variable: contextvars.ContextVar[int] = contextvars.ContextVar("_variable", default=0)
 
@@ -229,3 +231,78 @@ def test_generators_are_refused_with_the_way_out(table: ExposedTable) -> None:
     for function in (count, count_async):
         with pytest.raises(rpcfut.FunctionRefusedError, match="return a list"):
             table.expose(function, name="count")
+
+
+# ---- handlers that call and wait ----------------------------------------------------
+
+
+def ping_pong(table: ExposedTable, agents: list[Agent]) -> Callable[[int], int]:
+    """A function of both agents that calls itself on the other one, `depth` deep."""
+
+    def bounce(depth: int, to: int) -> int:
+        if depth == 0:
+            return 0
+        return 1 + agents[1 - to].rpc_sync(to, "bounce", (depth - 1, 1 - to))
+
+    table.expose(bounce, name="bounce")
+    return lambda depth: agents[0].rpc_sync(1, "bounce", (depth, 0), timeout=30)
+
+
+def test_calls_nest_as_deep_as_the_pool_may_grow(table: ExposedTable) -> None:
+    options = AgentOptions(core_threads=1)
+    with local_cluster("a", "b", exposed=table, options=options) as agents:
+        assert ping_pong(table, agents)(50) == 50
+
+
+def test_calls_that_nest_deeper_fail_at_once_with_the_way_out(
+    table: ExposedTable,
+) -> None:
+    options = AgentOptions(core_threads=1, max_threads=4)
+    with local_cluster("a", "b", exposed=table, options=options) as agents:
+        bounce = ping_pong(table, agents)
+        assert bounce(6) == 6
+        with pytest.raises(rpcfut.RpcError, match="then_async"):
+            bounce(50)
+        assert bounce(6) == 6
+
+
+def test_b124_calls_that_call_back_all_end_with_a_pool_of_four(
+    table: ExposedTable,
+) -> None:
+    """Eight at once, from A to B and back to A."""
+    options = AgentOptions(core_threads=4)
+    with local_cluster("a", "b", exposed=table, options=options) as (a, b):
+        table.expose(lambda x: x + 1, name="leaf")
+        table.expose(lambda x: b.rpc_sync("a", "leaf", (x,)), name="back")
+        calls = [a.rpc_async("b", "back", (x,), timeout=30) for x in range(8)]
+        assert [call.wait() for call in calls] == list(range(1, 9))
+
+
+def test_b125_a_worker_calls_itself_with_a_pool_of_one(table: ExposedTable) -> None:
+    options = AgentOptions(core_threads=1)
+    with local_cluster("a", exposed=table, options=options) as (a,):
+        table.expose(lambda x: x + 1, name="leaf")
+        table.expose(lambda x: a.rpc_async("a", "leaf", (x,)).wait(), name="outer")
+        assert a.rpc_sync("a", "outer", (1,), timeout=30) == 2
+
+
+def test_a_lock_held_across_a_wait_does_not_stop_those_who_want_it(
+    table: ExposedTable,
+) -> None:
+    """A waiting thread runs no handler, so none can need a lock that it holds."""
+    lock = threading.Lock()
+    never: Future[None] = Future()
+
+    def locked() -> int:
+        with lock:
+            return 1
+
+    table.expose(locked, name="locked")
+    table.expose(lambda x: x, name="echo")
+    with local_cluster("a", "b", exposed=table) as (a, b):
+        with lock:
+            foreign = [b.rpc_async("a", "locked", timeout=30) for _ in range(40)]
+            assert a.rpc_sync("b", "echo", (1,), timeout=30) == 1
+            with pytest.raises(TimeoutError):
+                never.wait(0.2)
+        assert [call.wait() for call in foreign] == [1] * 40
