@@ -142,8 +142,8 @@ class ThreadPool:
                 raise PoolExhaustedError(
                     f"{self._blocked} of {self._max} threads of pool {self._name!r} "
                     "are blocked in waits, and one more would leave none to run what "
-                    "they wait for; chain with then() instead of waiting inside a "
-                    "handler or callback"
+                    "they wait for; chain with then() or then_async() instead of "
+                    "waiting inside a handler or callback, or raise max_threads"
                 )
             self._blocked += 1
             start = bool(self._tasks) and self._may_start_locked()
