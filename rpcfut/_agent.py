@@ -211,7 +211,16 @@ class Agent:
         timeout: float | None = None,
     ) -> T:
         """Call a function on a worker and wait; see `rpcfut.rpc_sync`."""
-        return self.rpc_async(to, function, args, kwargs, timeout=timeout).wait()
+        pool = current_pool()
+        if pool is not None:
+            with pool.blocking():
+                pass  # a wait that would be refused is, before anything is sent
+        future = self.rpc_async(to, function, args, kwargs, timeout=timeout)
+        try:
+            return future.wait()
+        finally:
+            if not future.done():  # interrupted; nobody else has the future
+                future.cancel()
 
     # ---- being called: the endpoint's Handler ---------------------------------------
 
