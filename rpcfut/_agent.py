@@ -14,16 +14,17 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from rpcfut._calling import Caller
 from rpcfut._dispatch import Dispatcher
 from rpcfut._errors import LifecycleError, RendezvousError
+from rpcfut._group import wait_all
 from rpcfut._order import DeviceOrder
 from rpcfut._pool import ThreadPool, current_pool
 from rpcfut._streams import record_in_use
 from rpcfut._watcher import DeviceWatcher
-from rpcfut._workers import WorkerInfo, WorkerTable
+from rpcfut._workers import Worker, WorkerInfo, WorkerTable
 from rpcfut_transport import Endpoint, Kind, MonotonicClock, TransportError
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from rpcfut_transport import Clock, IncomingCall, Link, PeerRecord
 
 T = TypeVar("T")
+# A list of texts is no list of workers to a type checker: lists are invariant.
+Workers: TypeAlias = (
+    list[str] | list[int] | list[WorkerInfo] | list[Worker] | tuple[Worker, ...]
+)
 _log = logging.getLogger("rpcfut.agent")
 
 _CLOSE_S = 5.0
@@ -179,16 +184,38 @@ class Agent:
 
     # ---- calling --------------------------------------------------------------------
 
+    @overload
     def rpc_async(
         self,
-        to: str | int | WorkerInfo,
+        to: Worker,
         function: str | Callable[..., T],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
-    ) -> Future[T]:
-        """Call a function on a worker; see `rpcfut.rpc_async`."""
+    ) -> Future[T]: ...
+
+    @overload
+    def rpc_async(
+        self,
+        to: Workers,
+        function: str | Callable[..., T],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> list[Future[T]]: ...
+
+    def rpc_async(
+        self,
+        to: Worker | Workers,
+        function: str | Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Call a function on workers; see `rpcfut.rpc_async`."""
         if self._is_closed:
             raise LifecycleError(f"worker {self.info.name!r} was shut down")
         if os.getpid() != self._pid:
@@ -197,30 +224,56 @@ class Agent:
                 "forked child has no sockets and threads; call rpcfut.init_rpc() in a "
                 "spawned process instead"
             )
-        return self._caller.call(
-            self._workers.find(to), function, args, kwargs, timeout
-        )
+        if isinstance(to, (list, tuple)):
+            workers = [self._workers.find(worker) for worker in to]
+            return self._caller.call(workers, function, args, kwargs, timeout)
+        worker = self._workers.find(to)
+        return self._caller.call([worker], function, args, kwargs, timeout)[0]
 
+    @overload
     def rpc_sync(
         self,
-        to: str | int | WorkerInfo,
+        to: Worker,
         function: str | Callable[..., T],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
         timeout: float | None = None,
-    ) -> T:
-        """Call a function on a worker and wait; see `rpcfut.rpc_sync`."""
+    ) -> T: ...
+
+    @overload
+    def rpc_sync(
+        self,
+        to: Workers,
+        function: str | Callable[..., T],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> list[T]: ...
+
+    def rpc_sync(
+        self,
+        to: Worker | Workers,
+        function: str | Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Call a function on workers and wait; see `rpcfut.rpc_sync`."""
         pool = current_pool()
         if pool is not None:
             with pool.blocking():
                 pass  # a wait that would be refused is, before anything is sent
-        future = self.rpc_async(to, function, args, kwargs, timeout=timeout)
+        sent = self.rpc_async(to, function, args, kwargs, timeout=timeout)
         try:
-            return future.wait()
+            return wait_all(sent) if isinstance(sent, list) else sent.wait()
         finally:
-            if not future.done():  # interrupted; nobody else has the future
-                future.cancel()
+            # If this was interrupted, or one of them failed, nobody wants the others.
+            for future in sent if isinstance(sent, list) else [sent]:
+                if not future.done():
+                    future.cancel()
 
     # ---- being called: the endpoint's Handler ---------------------------------------
 

@@ -28,8 +28,9 @@ from rpcfut_transport import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from rpcfut._agent import Workers
     from rpcfut._future import Future
-    from rpcfut._workers import WorkerInfo
+    from rpcfut._workers import Worker, WorkerInfo
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -211,62 +212,107 @@ def current_agent() -> Agent:
     return agent
 
 
+@overload
 def rpc_async(
-    to: str | int | WorkerInfo,
+    to: Worker,
     func: str | Callable[..., T],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     timeout: float | None = None,
-) -> Future[T]:
-    """Call a function on another worker, or on this one; return at once.
+) -> Future[T]: ...
+
+
+@overload
+def rpc_async(
+    to: Workers,
+    func: str | Callable[..., T],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+) -> list[Future[T]]: ...
+
+
+def rpc_async(
+    to: Worker | Workers,
+    func: str | Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+) -> Any:
+    """Call a function on another worker, on this one, or on many; return at once.
 
     The arguments are tied to the streams that are current here, now: afterwards host
     arguments may be overwritten at once, and device arguments in stream order (STR-8).
 
     Args:
-        to: The worker's name, rank or info.
+        to: The worker's name, rank or info; or a list or tuple of these. For many the
+            arguments are encoded and copied from their device once.
         func: A function that the worker exposes, or its name.
         args: Positional arguments.
         kwargs: Keyword arguments.
         timeout: Deadline of the call in seconds; default: that of init_rpc.
 
     Returns:
-        A future of what the function returns. It fails with the function's own error,
-        or with `RemoteError` where that exists only over there, `RpcTimeoutError`,
-        `PeerLostError` or `NotExposedError`.
+        A future of what the function returns; for many a list of futures, in the order
+        of `to`. It fails with the function's own error, or with `RemoteError` where
+        that exists only over there, `RpcTimeoutError`, `PeerLostError` or
+        `NotExposedError`.
 
     Raises:
         LifecycleError: Before init_rpc or after shutdown.
-        UnknownWorkerError: When there is no such worker.
+        UnknownWorkerError: When there is no such worker; nothing is sent to any.
         FunctionRefusedError: When `func` is a lambda, local or bound.
         CallRefusedError: When `args` is no tuple or list, or `timeout` is negative.
         EncodeError: When an argument cannot travel.
         ExtractionError: When an argument holds a type that nobody knows.
-        PeerLostError: When the worker is known to be gone.
     """
-    return current_agent().rpc_async(to, func, args, kwargs, timeout=timeout)
+    agent: Any = current_agent()  # its overloads are these
+    return agent.rpc_async(to, func, args, kwargs, timeout=timeout)
 
 
+@overload
 def rpc_sync(
-    to: str | int | WorkerInfo,
+    to: Worker,
     func: str | Callable[..., T],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     timeout: float | None = None,
-) -> T:
-    """Call a function on a worker and wait for what it returns.
+) -> T: ...
+
+
+@overload
+def rpc_sync(
+    to: Workers,
+    func: str | Callable[..., T],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+) -> list[T]: ...
+
+
+def rpc_sync(
+    to: Worker | Workers,
+    func: str | Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+) -> Any:
+    """Call a function on another worker, or on many, and wait for what it returns.
 
     Arguments as for `rpc_async`.
 
     Returns:
-        The value. The streams that are current here wait for the device work behind
-        it; the host does not, except for pinned host memory.
+        The value; for many the list of values, in the order of `to`. The streams that
+        are current here wait for the device work behind it; the host does not, except
+        for pinned host memory.
 
     Raises:
-        Exception: As `rpc_async` does, and what its future would fail with.
+        Exception: As `rpc_async` does, and what its future would fail with; for many
+            the first failure, at once, and the other calls are cancelled.
         PoolExhaustedError: When called on a pool thread and no other may start.
     """
-    return current_agent().rpc_sync(to, func, args, kwargs, timeout=timeout)
+    agent: Any = current_agent()
+    return agent.rpc_sync(to, func, args, kwargs, timeout=timeout)
 
 
 @overload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rpcfut._call_info import CallInfo, call_site
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rpcfut._codec import Encoded
     from rpcfut._exposed import ExposedTable
     from rpcfut._future import Future
+    from rpcfut._streams import Mark
     from rpcfut._watcher import DeviceWatcher
     from rpcfut._workers import WorkerInfo
     from rpcfut_transport import Endpoint
@@ -61,30 +63,53 @@ class Caller:
 
     def call(
         self,
-        worker: WorkerInfo,
+        workers: Sequence[WorkerInfo],
         function: str | Callable[..., T],
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None,
         timeout: float | None,
-    ) -> Future[T]:
-        """Call a function on a worker; see `rpcfut.rpc_async`."""
+    ) -> list[Future[T]]:
+        """Call a function on workers, encoding once; see `rpcfut.rpc_async`.
+
+        Returns:
+            A future per worker, in their order. That of a worker which is known to be
+            gone has failed.
+        """
         refuse_capture(used_devices(), "rpc_async()")
         name = self._exposed.name_of(function)
-        about = CallInfo(
-            worker=self._worker, to=worker.name, function=name, site=call_site()
-        )
+        names = ", ".join(worker.name for worker in workers)
+        about = CallInfo(worker=self._worker, to=names, function=name, site=call_site())
         staging = Staging()
         request = _encode_request(name, args, kwargs, staging, about)
+        marks = staging.marks()
         seconds = timeout if timeout is not None else self._timeout_s
-        reply: Reply[T] = Reply(about, seconds)
+        return [self._open(w, about, request, marks, seconds) for w in workers]
+
+    def _open(
+        self,
+        worker: WorkerInfo,
+        about: CallInfo,
+        request: Encoded,
+        marks: Sequence[Mark],
+        timeout_s: float | None,
+    ) -> Future[Any]:
+        """Open one call, and send it once the copies of its arguments have passed."""
+        about = replace(about, to=worker.name)
+        reply: Reply[Any] = Reply(about, timeout_s)
         try:
-            call_id = self._endpoint.open_call(worker.rank, seconds, reply)
+            call_id = self._endpoint.open_call(worker.rank, timeout_s, reply)
+        except PeerLost as error:
+            bind_call(reply.future, about, lambda: None)
+            reply.fail(PeerLostError(f"cannot call {about}: {error}"))
+            return reply.future
+        except ClosedError as error:
+            raise LifecycleError(f"cannot call {about}: {error}") from error
         except TransportError as error:
-            raise _refused(error, about) from error
+            raise CallRefusedError(f"cannot call {about}: {error}") from error
         try:
             bind_call(reply.future, about, lambda: self._abandon(worker.rank, call_id))
             self._watcher.when_passed(
-                staging.marks(),
+                marks,
                 lambda: _ignore(self._endpoint.send_call(call_id, *request)),
                 lambda error: self._fail_unsent(call_id, reply, error),
             )
@@ -149,14 +174,6 @@ def _encode_request(
         # Says where it failed.
         encode(part, stage=staging.stage, origin=origin, outer_depth=REQUEST_DEPTH - 1)
     raise failed
-
-
-def _refused(error: TransportError, about: CallInfo) -> Exception:
-    if isinstance(error, PeerLost):
-        return PeerLostError(f"cannot call {about}: {error}")
-    if isinstance(error, ClosedError):
-        return LifecycleError(f"cannot call {about}: {error}")
-    return CallRefusedError(f"cannot call {about}: {error}")
 
 
 def _ignore(_: object) -> None:

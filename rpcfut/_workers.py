@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from rpcfut._errors import UnknownWorkerError
 
@@ -17,6 +17,9 @@ class WorkerInfo:
 
     name: str
     rank: int
+
+
+Worker: TypeAlias = str | int | WorkerInfo  # by its name, its rank or its info
 
 
 class WorkerTable:
@@ -36,7 +39,7 @@ class WorkerTable:
     def __iter__(self) -> Iterator[WorkerInfo]:
         return iter(self._by_rank.values())
 
-    def find(self, to: str | int | WorkerInfo) -> WorkerInfo:
+    def find(self, to: Worker) -> WorkerInfo:
         """The worker of a name, a rank or an info.
 
         Raises:
@@ -52,7 +55,7 @@ class WorkerTable:
             raise UnknownWorkerError(f"no worker {to!r} in this group; known: {known}")
         return found
 
-    def _lookup(self, to: str | int | WorkerInfo) -> WorkerInfo | None:
+    def _lookup(self, to: Worker) -> WorkerInfo | None:
         if isinstance(to, str):
             return self._by_name.get(to)
         if isinstance(to, WorkerInfo):

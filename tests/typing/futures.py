@@ -127,6 +127,9 @@ def calling(tensor: torch.Tensor) -> None:
     )
     assert_type(rpcfut.rpc_sync("worker", scale, (tensor, 2.0)), torch.Tensor)
     named: Future[Any] = rpcfut.rpc_async("worker", "scale", (tensor, 2.0))
+    many = rpcfut.rpc_async(["one", "two"], scale, (tensor, 2.0))
+    assert_type(many, list[Future[torch.Tensor]])
+    assert_type(rpcfut.rpc_sync(("a", 2), scale, (tensor, 2.0)), list[torch.Tensor])
     named.wait()
 
 

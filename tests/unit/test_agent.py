@@ -329,7 +329,7 @@ def test_the_main_module_of_a_spawned_child_may_be_named_as_text(agents, table) 
     assert alice.rpc_sync("bob", "__mp_main__:add", (1,), timeout=10) == 2
 
 
-@pytest.mark.parametrize("to", [[], 0.0, None, True])
+@pytest.mark.parametrize("to", [[0.0], {}, 0.0, None, True, [True]])
 def test_what_is_no_worker_is_named(alice, to) -> None:
     with pytest.raises(rpcfut.UnknownWorkerError, match="a name, a rank or a Worker"):
         alice.rpc_async(to, remote.add, (1,))
