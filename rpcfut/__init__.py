@@ -2,14 +2,11 @@
 
 from rpcfut._agent import Agent as Agent
 from rpcfut._agent import AgentOptions as AgentOptions
-from rpcfut._api import current_agent as current_agent
 from rpcfut._api import expose as expose
 from rpcfut._api import expose_torch as expose_torch
 from rpcfut._api import get_worker_info as get_worker_info
-from rpcfut._api import init_rpc as init_rpc
 from rpcfut._api import rpc_async as rpc_async
 from rpcfut._api import rpc_sync as rpc_sync
-from rpcfut._api import shutdown as shutdown
 from rpcfut._backward import backward as backward
 from rpcfut._errors import CallRefusedError as CallRefusedError
 from rpcfut._errors import CaptureError as CaptureError
@@ -40,10 +37,13 @@ from rpcfut._group import collect_all as collect_all
 from rpcfut._group import gather_outcomes as gather_outcomes
 from rpcfut._group import wait_all as wait_all
 from rpcfut._host_stream import stream as stream
+from rpcfut._joining import init_rpc as init_rpc
+from rpcfut._joining import shutdown as shutdown
 from rpcfut._outcome import Cancelled as Cancelled
 from rpcfut._outcome import Failure as Failure
 from rpcfut._outcome import Outcome as Outcome
 from rpcfut._outcome import Value as Value
+from rpcfut._process import current_agent as current_agent
 from rpcfut._registry import extractors as extractors
 from rpcfut._registry import no_device_data as no_device_data
 from rpcfut._registry import register_extractor as register_extractor

@@ -92,7 +92,7 @@ class Agent:
         options: AgentOptions | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.store: object = None  # kept open for those that still join, see `_api`
+        self.store: object = None  # kept open for those that still join, see `_joining`
         self.info = WorkerInfo(record.name, record.rank)
         self._options = options or AgentOptions()
         self._exposed = exposed

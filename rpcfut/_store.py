@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from urllib.parse import SplitResult, urlsplit
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from rpcfut._errors import RendezvousError
 
@@ -91,6 +92,8 @@ def _require_types(init_method: object, rank: object, world_size: object) -> Non
 
 
 def _open(url: SplitResult, rank: int, world_size: int, timeout_s: float) -> Store:
+    if url.scheme == "env" and world_size == 1 and "MASTER_ADDR" not in os.environ:
+        return HashStore()  # a group of one meets nobody
     if url.scheme == "env":
         host = os.environ.get("MASTER_ADDR") or _missing_env("MASTER_ADDR")
         port = _from_env("MASTER_PORT", None)

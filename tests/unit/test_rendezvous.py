@@ -208,7 +208,7 @@ def test_a_server_that_is_none_is_given_up_in_time() -> None:
     [
         ("env://", None, 2, "environment variable RANK"),
         ("env://", 0, None, "environment variable WORLD_SIZE"),
-        ("env://", 0, 1, "environment variable MASTER_ADDR"),
+        ("env://", 0, 2, "environment variable MASTER_ADDR"),
         ("tcp://host:1", None, 2, "pass rank= and world_size="),
         ("tcp://host", 0, 2, "init_method must be"),
         ("pigeon://x", 0, 2, "init_method must be"),
