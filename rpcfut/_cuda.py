@@ -11,6 +11,7 @@ known by torch's triple of stream id, device index and device type.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,14 @@ from torch import _C
 
 from rpcfut._devices import Device
 from rpcfut._holding import Holding
+from rpcfut._memory import DataRef
 from rpcfut_transport.planes._device import create_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from rpcfut._memory import DataRef
     from rpcfut._seam import Event
+    from rpcfut_transport import Buffer
 
 # What torch.cuda's functions of these names call; torch has no stub for them.
 _get_device: Any = getattr(_C, "_cuda_getDevice", None)
@@ -128,6 +130,33 @@ class CudaSeam:
             whole.record_stream(stream)
         else:
             self._holding.hold(owner, stream)
+
+    @property
+    def device_count(self) -> int:
+        """How many CUDA devices torch sees."""
+        return torch.cuda.device_count()
+
+    def copy_to_host(self, source: torch.Tensor) -> Buffer:
+        """Queue a copy of a flat uint8 tensor to pinned memory; see `HostCopies`."""
+        device = Device("cuda", source.get_device())
+        pinned = torch.empty(source.nbytes, dtype=torch.uint8, pin_memory=True)
+        pinned.copy_(source, non_blocking=True)
+        ref = DataRef(device, source.data_ptr(), source.nbytes, source)
+        self.keep_alive(ref, self.current_stream(device))
+        return _view(pinned)
+
+    def copy_from_host(self, tensor: torch.Tensor, device: Device) -> torch.Tensor:
+        """Queue a copy of a host tensor to a device; see `HostCopies`."""
+        # From pageable memory this returns once the driver has its own copy of the
+        # bytes.
+        return tensor.to(str(device), non_blocking=True)
+
+
+def _view(pinned: torch.Tensor) -> memoryview:
+    """The bytes of a host tensor as a buffer that keeps the tensor alive."""
+    array = (ctypes.c_char * pinned.numel()).from_address(pinned.data_ptr())
+    array.tensor = pinned  # type: ignore[attr-defined]  # what keeps it alive
+    return memoryview(array).cast("B")
 
 
 def _set(keys: Iterable[tuple[int, int, int]], device: int) -> None:

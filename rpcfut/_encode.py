@@ -15,7 +15,13 @@ from rpcfut._extract import extract
 from rpcfut._known_types import type_name
 from rpcfut._memory import is_numpy_scalar, numpy_array_type
 from rpcfut._registry import TYPES, WireFormat
-from rpcfut._tensor_codec import Stage, split_tensor, tensor_refusal
+from rpcfut._tensor_codec import (
+    DeviceArray,
+    Stage,
+    split_device_array,
+    split_tensor,
+    tensor_refusal,
+)
 from rpcfut._wire_codes import (
     FIRST_MARK,
     INLINE_NBYTES,
@@ -76,9 +82,9 @@ def encode(
     Args:
         value: Any value.
         stage: Is given the elements of a tensor that is not on the plain host (device
-            or pinned), as a one-dimensional contiguous uint8 tensor over them, and
-            returns the buffer of as many bytes that will hold them; it is called on
-            this thread, with the caller's streams current.
+            or pinned), as a one-dimensional contiguous uint8 tensor over them, or the
+            source of a `DeviceArray`, and returns the buffer of as many bytes that will
+            hold them; it is called on this thread, with the caller's streams current.
         root: What the path in a message starts with, if there is no `origin`.
         origin: Where the value came from, for messages.
         outer_depth: How many levels of the value are the library's own, and do not
@@ -258,6 +264,11 @@ class _Encoder:
 
     def _lower_rare(self, value: Any) -> object:
         kind = type(value)
+        if kind is DeviceArray:
+            if len(self.buffers) >= MAX_BUFFERS:
+                raise self.too_many_buffers()
+            parts = split_device_array(value, self._stage, self.buffers)
+            return [_MARKS[Code.TENSOR], *parts]
         is_array = kind is numpy_array_type()
         if is_array or is_numpy_scalar(kind):
             reason = _numpy_codec.numpy_refusal(value)

@@ -43,7 +43,7 @@ def own_streams(future: Future[Any] | None = None) -> Iterator[Scope]:
 def place_in(scope: Scope) -> Place:
     """What puts received tensors on their devices, on the scope's streams."""
 
-    def place_on_stream(tensor: torch.Tensor, device: Device) -> torch.Tensor:
+    def place_on_stream(tensor: torch.Tensor, device: Device) -> Any:
         require_device(device)
         scope.add((device,))
         return place(tensor, device)

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import torch
+
     from rpcfut._devices import Device
     from rpcfut._memory import DataRef
+    from rpcfut_transport import Buffer
 
 
 class Event(Protocol):
@@ -23,7 +26,37 @@ class Event(Protocol):
         ...
 
 
-class Seam(Protocol):
+class HostCopies(Protocol):
+    """How the elements of arrays get to the host and back. Any thread calls it.
+
+    Both copies are queued on the calling thread's current stream of the device; neither
+    method waits for the device.
+    """
+
+    @property
+    def device_count(self) -> int:
+        """How many devices this process sees. Must not create a context."""
+        ...
+
+    def copy_to_host(self, source: Any) -> Buffer:
+        """Queue a copy of a dense array's elements to host memory of ours.
+
+        The allocator is told that the stream reads the array (STR-11).
+
+        Args:
+            source: The array; has at least one element.
+
+        Returns:
+            The host memory; complete once an event recorded behind the copy has passed.
+        """
+        ...
+
+    def copy_from_host(self, tensor: torch.Tensor, device: Device) -> Any:
+        """Make an array on a device of a dense host tensor that nobody writes to."""
+        ...
+
+
+class Seam(HostCopies, Protocol):
     """What one kind of device must be able to do. Any thread calls it.
 
     A stream is whatever `current_stream` and `create_stream` return; it is only handed

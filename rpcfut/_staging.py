@@ -1,23 +1,24 @@
-"""Device tensors on the inline plane: through pinned host memory.
+"""Device arrays on the inline plane: through host memory.
 
-Theory of operation. Sending: the tensor is copied into pinned memory on the stream that
-is current at the call; whoever sends the bytes waits for the marks behind all such
-copies (STR-8). Receiving: the bytes are copied to the device on the stream that is
-current where the value is decoded; the future's marks cover that copy.
+Theory of operation. Sending: the elements are copied into host memory of ours on the
+stream that is current at the call; whoever sends the bytes waits for the marks behind
+all such copies (STR-8). Receiving: the bytes are copied to the device on the stream
+that is current where the value is decoded; the future's marks cover that copy. The
+copies themselves are the seam's.
 """
 
 from __future__ import annotations
 
-import ctypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rpcfut._devices import Device, parse_device
 from rpcfut._errors import DecodeError
-from rpcfut._streams import Mark, record_current, used_devices
+from rpcfut._streams import Mark, record_current, seam_of, used_devices
 
 if TYPE_CHECKING:
+    from rpcfut._seam import Seam
     from rpcfut_transport import Buffer
 
 
@@ -27,35 +28,34 @@ class Staging:
     def __init__(self) -> None:
         self._devices: dict[Device, None] = {}
 
-    def stage(self, tensor: torch.Tensor) -> Buffer:
-        """Copy a tensor's elements into host memory of ours.
+    def stage(self, source: Any) -> Buffer:
+        """Copy an array's elements into host memory of ours.
 
         Args:
-            tensor: Contiguous; on a device, or in pinned host memory. A device tensor
-                is read on the current stream; the buffer is complete once the `marks`
-                have passed. A pinned one may still be written by a device, and nobody
-                can see by which stream, so the host waits for the current streams of
-                all used devices and then copies: the caller may overwrite it at once.
+            source: A contiguous uint8 tensor of one dimension, on a device or in pinned
+                host memory, or another kind's array. Device memory is read on the
+                current stream; the buffer is complete once the `marks` have passed.
+                Pinned memory may still be written by a device, and nobody can see by
+                which stream, so the host waits for the current streams of all used
+                devices and then copies: the caller may overwrite it at once.
         """
-        nbytes = tensor.numel() * tensor.element_size()
-        if tensor.is_cpu:
-            for mark in record_current(used_devices()):
-                mark.event.synchronize()
-            copy = bytearray(nbytes)
-            if nbytes:
-                flat = torch.frombuffer(copy, dtype=torch.uint8)
-                flat.copy_(tensor.detach().reshape(-1).view(torch.uint8))
-            return copy
-        self._devices[parse_device(tensor.device)] = None
-        pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-        if nbytes:
-            source = tensor.detach().reshape(-1).view(torch.uint8)
-            pinned.copy_(source, non_blocking=True)
-        return _view(pinned)
+        device = parse_device(source.device)
+        if device.type == "cpu":
+            return _copy_of_pinned(source)
+        self._devices[device] = None
+        return seam_of(device).copy_to_host(source)
 
     def marks(self) -> tuple[Mark, ...]:
         """Marks behind all copies so far, on the current streams of their devices."""
         return record_current(self._devices)
+
+
+def _copy_of_pinned(tensor: torch.Tensor) -> Buffer:
+    for mark in record_current(used_devices()):
+        mark.event.synchronize()
+    copy = bytearray(tensor.nbytes)
+    torch.frombuffer(copy, dtype=torch.uint8).copy_(tensor)
+    return copy
 
 
 def require_device(device: Device) -> None:
@@ -64,22 +64,29 @@ def require_device(device: Device) -> None:
     Raises:
         DecodeError: When there is no such device.
     """
-    if device.type == "cuda" and device.index >= torch.cuda.device_count():
+    seam = _seam_here(device)
+    if device.index >= seam.device_count:
         raise DecodeError(
-            f"a tensor of {device} arrived at a worker that sees "
-            f"{torch.cuda.device_count()} CUDA devices; send tensor.cpu(), or give "
+            f"an array of {device} arrived at a worker that sees {seam.device_count} "
+            f"{device.type} devices; send it from host memory (tensor.cpu()), or give "
             "this worker the device"
         )
 
 
-def place(tensor: torch.Tensor, device: Device) -> torch.Tensor:
-    """Copy a received host tensor to a device, on its current stream there."""
-    # From pageable memory this returns once the driver has its own copy of the bytes.
-    return tensor.to(str(device), non_blocking=True)
+def place(tensor: torch.Tensor, device: Device) -> Any:
+    """Copy a received host tensor to a device, on its current stream there.
+
+    Raises:
+        DecodeError: When there is no such kind of device.
+    """
+    return _seam_here(device).copy_from_host(tensor, device)
 
 
-def _view(pinned: torch.Tensor) -> memoryview:
-    """The bytes of a host tensor as a buffer that keeps the tensor alive."""
-    array = (ctypes.c_char * pinned.numel()).from_address(pinned.data_ptr())
-    array.tensor = pinned  # type: ignore[attr-defined]  # what keeps it alive
-    return memoryview(array).cast("B")
+def _seam_here(device: Device) -> Seam:
+    try:
+        return seam_of(device)
+    except LookupError as error:
+        raise DecodeError(
+            f"an array of {device} arrived at a worker that cannot use such devices: "
+            f"{error}"
+        ) from error

@@ -17,6 +17,7 @@ import contextlib
 import math
 import mmap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -25,8 +26,8 @@ from rpcfut._devices import CPU, Device, parse_device
 from rpcfut._memory import is_pinned
 from rpcfut_transport import Buffer
 
-Stage: TypeAlias = Callable[[torch.Tensor], Buffer]
-Place: TypeAlias = Callable[[torch.Tensor, Device], torch.Tensor]
+Stage: TypeAlias = Callable[[Any], Buffer]
+Place: TypeAlias = Callable[[torch.Tensor, Device], Any]
 
 # Received memory of this size is used as it lies; copying less is cheaper than to keep
 # a whole message alive for it.
@@ -48,6 +49,36 @@ DTYPES: Final[tuple[torch.dtype, ...]] = (
     *(torch.bits8, torch.bits16, torch.bits1x8, torch.bits2x4, torch.bits4x2),
 )
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceArray:
+    """Stands for a dense array of a kind of device that torch does not know.
+
+    The wire format of such a type flattens its objects to this, and is given back what
+    the seam of the device makes of the elements.
+
+    Args:
+        source: What the seam copies to the host; its ``device`` is a `Device`.
+        dtype: Type of the elements.
+        shape: Their number along each dimension; row by row in the copy.
+    """
+
+    source: Any
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+def split_device_array(
+    array: DeviceArray, stage: Stage, buffers: list[Buffer]
+) -> list[Any]:
+    """Describe an array as `split_tensor` describes a tensor; `stage` copies it."""
+    index = None
+    if math.prod(array.shape):
+        index = len(buffers)
+        buffers.append(stage(array.source))
+    code, device = _DTYPE_CODES[array.dtype], str(array.source.device)
+    return [index, code, 0, device, len(array.shape), *array.shape]
 
 
 def write_dtype(dtype: torch.dtype) -> bytes:

@@ -191,6 +191,27 @@ class SimArray(_Memory):
         here = self._currents.stream(self.device).queue
         buffer.receive("copy_to_host", here, self)
 
+    def copy_to_bytes(self, name: str, write: Callable[[list[float]], None]) -> None:
+        """Queue a copy to plain host memory, for the library. The host does not wait.
+
+        Args:
+            name: What to call it in messages.
+            write: Is given the elements once the host knows that the copy has run; a
+                host that looks earlier sees what was there before, whatever the seed.
+        """
+        block, length = self._block, self._length
+        queue = self._currents.stream(self.device).queue
+        self.keep_alive(self._currents.stream(self.device))
+        copied: list[float] = []
+        self._machine.launch(
+            name,
+            queue,
+            [(block, "read")],
+            lambda: copied.extend(block.data[:length]),
+            call_site(),
+            show=lambda: write(copied),
+        )
+
     def clone(self) -> SimArray:
         """A new array with the same elements, on the same device."""
         return self._like(self.device).launch("clone", (self,), _same)

@@ -63,6 +63,8 @@ class Machine:
         self._used: dict[Device, None] = {}
         self._deaths: deque[tuple[Block, str]] = deque()
         self._races: list[RaceError] = []
+        self._unseen: list[tuple[int, int, Callable[[], None]]] = []
+        self._is_held = False
         self._is_over = False
 
     def __repr__(self) -> str:
@@ -73,6 +75,11 @@ class Machine:
         )
 
     # ---- devices and queues ---------------------------------------------------------
+
+    @property
+    def device_count(self) -> int:
+        """How many devices there are."""
+        return self._devices
 
     @property
     def used_devices(self) -> list[Device]:
@@ -168,7 +175,7 @@ class Machine:
         # true to life, and a program must not depend on which it is.
         if clock <= self._host:
             return True
-        if not self._scheduler.answers_yes():
+        if self._is_held or not self._scheduler.answers_yes():
             return False
         self._force_locked(point())
         return True
@@ -181,11 +188,36 @@ class Machine:
     def _force_locked(self, point: Point) -> None:
         self._scheduler.force(point)
         self._host.join(point.clock)
+        self._show_locked()
 
     def _run_all_locked(self) -> None:
         self._scheduler.run_all()
         for queue in self._queues:
             self._host.join(queue.clock)
+        self._show_locked()
+
+    def _show_locked(self) -> None:
+        """Let the host see what it knows to have happened."""
+        unseen = []
+        for queue, count, show in self._unseen:
+            if self._host.covers(queue, count):
+                show()
+            else:
+                unseen.append((queue, count, show))
+        self._unseen = unseen
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have every query say no, unless the host waited for what it asks."""
+        with self._entered():
+            if self._is_held:
+                raise ValueError("the devices are held up already, by another `with`")
+            self._is_held = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._is_held = False
 
     # ---- memory and operations ------------------------------------------------------
 
@@ -227,6 +259,7 @@ class Machine:
         accesses: Sequence[tuple[Block, AccessKind]],
         run: Callable[[], None],
         site: str,
+        show: Callable[[], None] | None = None,
     ) -> None:
         """Queue an operation.
 
@@ -236,6 +269,7 @@ class Machine:
             accesses: The blocks that it reads and writes, ``"read"`` or ``"write"``.
             run: Does it, on the blocks' data.
             site: ``file:line`` of the user's frame.
+            show: Called once the host knows that it has run, perhaps long after `run`.
 
         Raises:
             RaceError: When an earlier access is not ordered before one of these; the
@@ -252,6 +286,8 @@ class Machine:
             count = queue.clock.tick(queue.number)
             for (block, _), operation in zip(accesses, operations, strict=True):
                 block.remember(Access(operation, queue.number, count, block.owner))
+            if show is not None:
+                self._unseen.append((queue.number, count, show))
             self._scheduler.add(queue, Task(run=run))
 
     def access_on_host(

@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from rpcfut._stream_pool import StreamPool
 from rpcfut._streams import seam_of
+from rpcfut.testing import _sim_wire
 from rpcfut.testing._sim_stream import SimEvent, SimStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import torch
+
     from rpcfut._devices import Device
     from rpcfut._memory import DataRef
     from rpcfut._seam import Event
+    from rpcfut.testing._sim_array import SimArray
     from rpcfut.testing._sim_machine import Machine
     from rpcfut.testing._sim_stream import CurrentStreams
 
@@ -70,6 +74,23 @@ class SimSeam:
             LookupError: When no array that lives has its memory there.
         """
         self._machine.keep(ref.device, ref.pointer, stream.queue)
+
+    @property
+    def device_count(self) -> int:
+        """How many devices there are."""
+        return self._machine.device_count
+
+    def copy_to_host(self, source: SimArray) -> bytearray:
+        """Queue a copy of an array to host memory, garbage until then."""
+        return _sim_wire.copy_to_host(source)
+
+    def copy_from_host(self, tensor: torch.Tensor, device: Device) -> SimArray:
+        """Make an array of received elements.
+
+        Raises:
+            DecodeError: When these are no elements of an array.
+        """
+        return _sim_wire.copy_from_host(self._machine, self._currents, tensor, device)
 
 
 class FreshStreams(StreamPool):

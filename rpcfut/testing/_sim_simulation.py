@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from rpcfut import _callbacks
 from rpcfut._call_info import call_site
 from rpcfut._devices import Device
-from rpcfut._registry import isolated_registry, register_extractor
+from rpcfut._registry import TYPES, WireFormat, isolated_registry
 from rpcfut._streams import installed_seam
+from rpcfut.testing import _sim_wire
 from rpcfut.testing._sim_array import HostBuffer, SimArray, new_array
 from rpcfut.testing._sim_machine import DEVICE_TYPE, Machine
 from rpcfut.testing._sim_seam import FreshStreams, SimSeam
@@ -17,6 +18,7 @@ from rpcfut.testing._sim_stream import CurrentStreams, SimEvent, SimStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from rpcfut.testing._sim_errors import RaceError
 
@@ -123,6 +125,19 @@ class Simulation:
         """Have the host wait for all streams of all devices."""
         self._machine.synchronize_all()
 
+    def held(self) -> AbstractContextManager[None]:
+        """Hold up the devices: inside the ``with``, whoever asks hears that they work.
+
+        Every `query` says no, unless the host waited for that very point, as if a long
+        kernel ran on each stream; `synchronize`, `tolist` and the like still end. What
+        waits for a device by asking, as a call with arrays does before it leaves, stays
+        behind until the block ends.
+
+        Raises:
+            ValueError: When they are held up already.
+        """
+        return self._machine.held()
+
     # ---- what was found -------------------------------------------------------------
 
     def take_races(self) -> list[RaceError]:
@@ -187,7 +202,7 @@ def simulate(
         _callbacks.isolated_runtime() as runtime,
     ):
         runtime.streams = FreshStreams()
-        register_extractor(SimArray, _refs)
+        TYPES.add_wire(_WIRE_FORMAT, _refs, override=False, place=__name__)
         try:
             yield Simulation(machine, currents)
         except BaseException as error:
@@ -199,6 +214,14 @@ def simulate(
     if races:
         _add_notes(races[0], races)
         raise races[0]
+
+
+_WIRE_FORMAT = WireFormat(
+    kind=SimArray,
+    name=_sim_wire.WIRE_NAME,
+    flatten=_sim_wire.flatten,
+    unflatten=_sim_wire.unflatten,
+)
 
 
 def _refs(array: SimArray) -> list[object]:
