@@ -20,12 +20,12 @@ from torch import _C
 
 from rpcfut._devices import Device
 from rpcfut._holding import Holding
-from rpcfut._memory import DataRef
 from rpcfut_transport.planes._device import create_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from rpcfut._memory import DataRef
     from rpcfut._seam import Event
     from rpcfut_transport import Buffer
 
@@ -138,11 +138,8 @@ class CudaSeam:
 
     def copy_to_host(self, source: torch.Tensor) -> Buffer:
         """Queue a copy of a flat uint8 tensor to pinned memory; see `HostCopies`."""
-        device = Device("cuda", source.get_device())
         pinned = torch.empty(source.nbytes, dtype=torch.uint8, pin_memory=True)
         pinned.copy_(source, non_blocking=True)
-        ref = DataRef(device, source.data_ptr(), source.nbytes, source)
-        self.keep_alive(ref, self.current_stream(device))
         return _view(pinned)
 
     def copy_from_host(self, tensor: torch.Tensor, device: Device) -> torch.Tensor:

@@ -41,8 +41,6 @@ class HostCopies(Protocol):
     def copy_to_host(self, source: Any) -> Buffer:
         """Queue a copy of a dense array's elements to host memory of ours.
 
-        The allocator is told that the stream reads the array (STR-11).
-
         Args:
             source: The array; has at least one element.
 

@@ -15,6 +15,7 @@ import torch
 
 from rpcfut._devices import Device, parse_device
 from rpcfut._errors import DecodeError
+from rpcfut._extract import extract_device
 from rpcfut._streams import Mark, record_current, seam_of, used_devices
 
 if TYPE_CHECKING:
@@ -43,7 +44,11 @@ class Staging:
         if device.type == "cpu":
             return _copy_of_pinned(source)
         self._devices[device] = None
-        return seam_of(device).copy_to_host(source)
+        seam = seam_of(device)
+        for ref in extract_device(source):
+            # The caller may drop it before the copy has run (STR-11).
+            seam.keep_alive(ref, seam.current_stream(device))
+        return seam.copy_to_host(source)
 
     def marks(self) -> tuple[Mark, ...]:
         """Marks behind all copies so far, on the current streams of their devices."""

@@ -201,7 +201,6 @@ class SimArray(_Memory):
         """
         block, length = self._block, self._length
         queue = self._currents.stream(self.device).queue
-        self.keep_alive(self._currents.stream(self.device))
         copied: list[float] = []
         self._machine.launch(
             name,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rpcfut import _callbacks
 from rpcfut._call_info import call_site
 from rpcfut._devices import Device
-from rpcfut._registry import TYPES, WireFormat, isolated_registry
+from rpcfut._registry import isolated_registry
 from rpcfut._streams import installed_seam
 from rpcfut.testing import _sim_wire
 from rpcfut.testing._sim_array import HostBuffer, SimArray, new_array
@@ -202,7 +202,7 @@ def simulate(
         _callbacks.isolated_runtime() as runtime,
     ):
         runtime.streams = FreshStreams()
-        TYPES.add_wire(_WIRE_FORMAT, _refs, override=False, place=__name__)
+        _sim_wire.register_types()
         try:
             yield Simulation(machine, currents)
         except BaseException as error:
@@ -216,19 +216,8 @@ def simulate(
         raise races[0]
 
 
-_WIRE_FORMAT = WireFormat(
-    kind=SimArray,
-    name=_sim_wire.WIRE_NAME,
-    flatten=_sim_wire.flatten,
-    unflatten=_sim_wire.unflatten,
-)
-
-
-def _refs(array: SimArray) -> list[object]:
-    return [array.ref]
-
-
 def _add_notes(error: BaseException, races: Iterable[RaceError]) -> None:
     for race in races:
-        if race is not error:
+        # A race that came from another agent is not the object that was found.
+        if str(race) != str(error):
             error.add_note(f"the simulation also found: {race}")

@@ -9,34 +9,58 @@ copy has run: bytes that leave earlier arrive as NaN, whatever the seed.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
 
 from rpcfut._errors import DecodeError
+from rpcfut._registry import TYPES, WireFormat, register_type
 from rpcfut._tensor_codec import DeviceArray
 from rpcfut.testing._sim_array import SimArray, new_array
+from rpcfut.testing._sim_errors import (
+    Allocation,
+    Operation,
+    RaceError,
+    UseAfterFreeError,
+)
 
 if TYPE_CHECKING:
     from rpcfut._devices import Device
     from rpcfut.testing._sim_machine import Machine
     from rpcfut.testing._sim_stream import CurrentStreams
 
-WIRE_NAME: Final = "rpcfut.testing:SimArray"
 _GARBAGE = float("nan")
 
 
-def flatten(array: SimArray) -> DeviceArray:
-    """What the codec sends of an array."""
+def register_types() -> None:
+    """Say where arrays have their memory, and how they and races travel."""
+    form = WireFormat(
+        kind=SimArray,
+        name="rpcfut.testing:SimArray",
+        flatten=_flatten,
+        unflatten=_unflatten,
+    )
+    TYPES.add_wire(form, lambda array: [array.ref], override=False, place=__name__)
+    for part in (Allocation, Operation):
+        register_type(part)
+    register_type(
+        RaceError,
+        lambda race: (race.first, race.second, race.allocation),
+        lambda parts: RaceError(*parts),
+    )
+    register_type(
+        UseAfterFreeError,
+        lambda race: (race.first, race.second, race.allocation, race.former),
+        lambda parts: UseAfterFreeError(*parts),
+    )
+
+
+def _flatten(array: SimArray) -> DeviceArray:
     return DeviceArray(source=array, dtype=torch.float64, shape=(len(array),))
 
 
-def unflatten(array: object) -> SimArray:
-    """Take what `copy_from_host` made.
-
-    Raises:
-        TypeError: When the message held something else.
-    """
+def _unflatten(array: object) -> SimArray:
+    """Take what `copy_from_host` made."""
     if not isinstance(array, SimArray):
         raise TypeError(f"a {type(array).__qualname__} where an array was expected")
     return array

@@ -20,8 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SIM_TESTS = ("tests/rules/test_rules_on_sim.py",)
-GPU_TESTS = ("tests/gpu/test_rules_on_cuda.py", "tests/gpu/test_backward_on_cuda.py")
+SIM_TESTS = ("tests/rules/test_rules_on_sim.py", "tests/rules/test_calls_on_sim.py")
+GPU_TESTS = (
+    "tests/gpu/test_rules_on_cuda.py",
+    "tests/gpu/test_call_rules_on_cuda.py",
+    "tests/gpu/test_backward_on_cuda.py",
+)
 # How a missing edge shows; anything else, a time-out for one, catches nothing.
 RACE = re.compile(r"RaceError|UseAfterFreeError|AssertionError|assert ")
 ALL_ROUNDS = re.compile(r"wrong in (\d+) of (\d+)")
@@ -125,6 +129,59 @@ MUTANTS = [
         "    return Completion(Value(value), marks, refs)\n",
     ),
     Mutant(
+        rule="str8",
+        what="arguments are copied on a stream of their own",
+        path="rpcfut/_staging.py",
+        old="        return seam.copy_to_host(source)\n",
+        new="        new = {device: seam.create_stream(device)}\n"
+        "        undo = seam.make_current(new, None)\n"
+        "        copy = seam.copy_to_host(source)\n"
+        "        undo()\n        return copy\n",
+    ),
+    Mutant(
+        rule="str8",
+        what="calls leave before their arguments are copied",
+        path="rpcfut/_calling.py",
+        old="                staging.marks(),\n",
+        new="                (),\n",
+    ),
+    Mutant(
+        rule="str9",
+        what="functions run on other streams than the unpacking",
+        path="rpcfut/_dispatch.py",
+        old="            result = exposed.function(*args, **kwargs)\n",
+        new="            with own_streams():\n"
+        "                result = exposed.function(*args, **kwargs)\n",
+    ),
+    Mutant(
+        rule="str9",
+        what="functions do not wait for the streams of expose",
+        path="rpcfut/_dispatch.py",
+        old="(*exposed.marks, *(order",
+        new="(*(order",
+    ),
+    Mutant(
+        rule="str9",
+        what="functions do not wait for the streams of init_rpc",
+        path="rpcfut/_agent.py",
+        old="        self._order.note(record_in_use(()))\n",
+        new="",
+    ),
+    Mutant(
+        rule="str9",
+        what="answers leave before their results are copied",
+        path="rpcfut/_answer.py",
+        old="Prepared(encoded, staging.marks())",
+        new="Prepared(encoded, ())",
+    ),
+    Mutant(
+        rule="str9",
+        what="no events behind what a caller unpacks",
+        path="rpcfut/_reply.py",
+        old="completion_of(value, None, self._origin, scope.record)",
+        new="completion_of(value, None, self._origin, lambda _: ())",
+    ),
+    Mutant(
         rule="str10",
         what="the pass does not wait for the caller's streams",
         path="rpcfut/_handover.py",
@@ -144,6 +201,13 @@ MUTANTS = [
         path="rpcfut/_handover.py",
         old="_replace(outcome=Value(made.value))\n",
         new="_replace(outcome=Value(made.value), refs=())\n",
+    ),
+    Mutant(
+        rule="str11",
+        what="the allocator is not told who copies an argument",
+        path="rpcfut/_staging.py",
+        old="            seam.keep_alive(ref, seam.current_stream(device))\n",
+        new="            del ref\n",
     ),
     Mutant(
         rule="str11",
