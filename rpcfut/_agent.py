@@ -145,7 +145,7 @@ class Agent:
         for record in records:
             self._require_near(record)
         # What was queued before this worker joined comes before all that it serves.
-        self._order.note(record_in_use(()))
+        self._order.join(record_in_use(()))
         self._workers = WorkerTable(WorkerInfo(r.name, r.rank) for r in records)
         self._endpoint.start()
         for record in records:

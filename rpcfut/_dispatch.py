@@ -141,7 +141,8 @@ class Dispatcher:
         answer.function = name
         exposed = self._exposed.find(name, self._worker)
         order = self._order if exposed.is_ordered else None
-        scope.follow((*exposed.marks, *(order.marks() if order is not None else ())))
+        before = order.marks() if order is not None else self._order.joined
+        scope.follow((*exposed.marks, *before))
         prepared = None
         try:
             result = exposed.function(*args, **kwargs)

@@ -31,9 +31,24 @@ class DeviceOrder:
         self._streams: dict[Device, Any] = {}
         self._newest: dict[Device, Mark] = {}
         self._grown: set[Device] = set()  # devices whose newest mark is out of date
+        self._joined: tuple[Mark, ...] = ()
 
     def __repr__(self) -> str:
         return f"<DeviceOrder on {sorted(map(str, self._streams))}>"
+
+    def join(self, marks: tuple[Mark, ...]) -> None:
+        """Have all handlers, ordered or not, come after `marks` (STR-9).
+
+        These lie behind what was queued where this worker joined.
+        """
+        self._joined = marks
+        self.note(marks)
+
+    @property
+    def joined(self) -> tuple[Mark, ...]:
+        """What a handler that is not ordered has to wait for."""
+        self._joined = tuple(m for m in self._joined if not m.event.query())
+        return self._joined
 
     def note(self, marks: Iterable[Mark]) -> None:
         """Have all later handlers come after `marks`.

@@ -7,7 +7,10 @@ tests/gpu/test_call_rules_on_cuda.py.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,14 +22,15 @@ from rpcfut._exposed import ExposedTable
 from rpcfut.testing import RaceError, SimArray, local_cluster, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rpcfut._agent import Agent
     from rpcfut.testing import Simulation
 
 SEEDS = range(50)
 MANY = range(200)
 WAIT_S = 15
+
+Add = Callable[[SimArray, SimArray], Any]
+Call = Callable[[int], Future[Any]]
 
 
 def over_seeds(rule: Callable[[Simulation, Agent, Agent], None]) -> Callable[[], None]:
@@ -214,15 +218,16 @@ def test_str9_a_function_runs_behind_what_was_queued_where_it_was_exposed(
 def test_str9_a_function_runs_behind_what_was_queued_where_its_worker_joined(
     sim: Simulation, *_: Agent
 ) -> None:
-    """What it was exposed before holds nothing yet."""
-    kept: list[SimArray] = []
-    exposed = ExposedTable()
-    exposed.expose(lambda: kept[0] * 2.0, name="work")
-    with sim.stream(0):
-        kept.append(sim.array([3.0]))
-        with local_cluster("c", "s", exposed=exposed) as (caller, _):
-            answer = caller.rpc_sync("s", "work", timeout=WAIT_S)
-            assert answer.tolist() == [6.0]
+    """It was exposed before; whether it is ordered behind other calls or not."""
+    for ordered in (True, False):
+        kept: list[SimArray] = []
+        exposed = ExposedTable()
+        exposed.expose(lambda: kept[-1] * 2.0, name="work", ordered=ordered)  # noqa: B023 - called in the loop
+        with sim.stream(0):
+            kept.append(sim.array([3.0]))
+            with local_cluster("c", "s", exposed=exposed) as (caller, _):
+                answer = caller.rpc_sync("s", "work", timeout=WAIT_S)
+                assert answer.tolist() == [6.0]
 
 
 @over_seeds
@@ -265,6 +270,25 @@ def test_str9_a_future_that_a_function_returns_is_answered_behind_its_work(
 
 
 @over_seeds
+def test_str9_each_step_of_an_async_function_runs_behind_what_it_knows(
+    sim: Simulation, caller: Agent, server: Agent
+) -> None:
+    """Its arguments, what it awaited, and its own earlier steps."""
+
+    async def work(array: SimArray) -> SimArray:
+        doubled = array * 2.0
+        later: Future[SimArray] = Future()
+        with sim.stream(0):
+            later.set_result(sim.array([3.0]))
+        return doubled + await later
+
+    server.exposed.expose(work, name="work")
+    with sim.stream(0):
+        future = caller.rpc_async("server", "work", (sim.array([2.0]),))
+    assert future.wait(WAIT_S).tolist() == [7.0]
+
+
+@over_seeds
 def test_str5_an_answer_without_arrays_comes_with_what_the_caller_unpacked(
     sim: Simulation, caller: Agent, server: Agent
 ) -> None:
@@ -285,18 +309,38 @@ def test_str5_an_answer_without_arrays_comes_with_what_the_caller_unpacked(
 # ---- STR-13: the order of handlers --------------------------------------------------
 
 
-def two_clients(
-    seed: int, work: Callable[[Callable[[int], Future[None]]], None], **how: Any
-) -> float:
+def plainly(total: SimArray, array: SimArray) -> None:
+    """Add in place."""
+    total.add_(array)
+
+
+def in_a_callback(total: SimArray, array: SimArray) -> Future[None]:
+    """Add in place later, on streams that the function never sees."""
+    made: Future[SimArray] = Future()
+    child = made.then(lambda f: plainly(total, f.value()))
+    made.set_result(array)
+    return child
+
+
+async def in_steps(total: SimArray, array: SimArray) -> None:
+    """Add in place in the second step of a coroutine."""
+    await asyncio.sleep(0)
+    total.add_(array)
+
+
+def and_fail(total: SimArray, array: SimArray) -> None:
+    """Add in place, and raise."""
+    total.add_(array)
+    raise KeyError("on purpose")
+
+
+def two_clients(seed: int, add: Add, work: Callable[[Call], None], **how: Any) -> float:
     """Let two clients call `add`, as `work` says, of a server; what that then holds."""
     with simulate(seed=seed) as sim, local_cluster("c0", "c1", "server") as agents:
         total = sim.zeros(1)
-
-        def add(array: SimArray) -> None:
-            total.add_(array)
-
-        agents[2].exposed.expose(add, name="add", **how)
-        agents[2].exposed.expose(lambda: total * 1.0, name="get")
+        exposed = agents[2].exposed
+        exposed.expose(partial(add, total), name="add", **how)
+        exposed.expose(lambda: total * 1.0, name="get")
 
         def call(client: int) -> Future[None]:
             with sim.stream(0):
@@ -307,20 +351,37 @@ def two_clients(
         return value
 
 
-def in_turn(call: Callable[[int], Future[None]]) -> None:
-    """Four calls; each client has seen the other's end."""
+def in_turn(call: Call) -> None:
+    """Four calls; each client has seen the other's end, good or bad."""
     for number in range(4):
-        call(number % 2).wait(WAIT_S)
+        error = call(number % 2).exception(WAIT_S)
+        if isinstance(error, RaceError):
+            raise error
 
 
-def test_str13_a_call_comes_after_those_that_were_seen_to_complete() -> None:
+@pytest.mark.parametrize("add", [plainly, in_a_callback, in_steps, and_fail])
+def test_str13_a_call_comes_after_those_that_were_seen_to_complete(add: Add) -> None:
     """By whomever: two clients add to one array in turn, and no update is lost."""
-    for seed in MANY:
-        assert two_clients(seed, in_turn) == 4.0
+    for seed in MANY if add is plainly else SEEDS:
+        assert two_clients(seed, add, in_turn) == 4.0
 
 
 def test_str13_functions_that_are_not_ordered_race() -> None:
     """Whatever the seed: nothing but their order keeps the two apart."""
     for seed in MANY:
         with pytest.raises(RaceError):
-            two_clients(seed, in_turn, ordered=False)
+            two_clients(seed, plainly, in_turn, ordered=False)
+
+
+@over_seeds
+def test_str13_a_function_that_is_not_ordered_waits_for_none(
+    sim: Simulation, caller: Agent, server: Agent
+) -> None:
+    """Whatever the seed: it races with an ordered one."""
+    total = sim.zeros(1)
+    server.exposed.expose(lambda: plainly(total, total), name="add")
+    server.exposed.expose(lambda: total * 1.0, name="get", ordered=False)
+    caller.rpc_sync("server", "add", timeout=WAIT_S)
+    with pytest.raises(RaceError):
+        caller.rpc_sync("server", "get", timeout=WAIT_S)
+    assert len(sim.take_races()) == 1
