@@ -310,39 +310,6 @@ def test_a_value_on_an_undeclared_device_fails(sim: Simulation) -> None:
         future.wait()
 
 
-def test_the_naive_parameter_server_is_a_race(sim: Simulation) -> None:
-    """STR-13: callbacks of different futures have no order; updates get lost."""
-    p = sim.zeros(1)
-    updates = [made_on_a_side_stream(sim) for _ in range(3)]
-    children = [f.then(lambda f: p.add_(f.value())) for f in updates]
-    errors = [child.exception() for child in children]
-    assert sum(isinstance(error, RaceError) for error in errors) == 2
-    assert len(sim.take_races()) == 2
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_the_parameter_server_with_one_stream_is_right(seed: int) -> None:
-    """STR-3: callbacks given one stream run one at a time, in its order."""
-    with simulate(2, seed=seed) as sim:
-        apply = rpcfut.stream("sim:0")
-        p = sim.zeros(1)
-        futures: list[Future[SimArray]] = [Future() for _ in range(3)]
-        children = [f.then(lambda f: p.add_(f.value()), stream=apply) for f in futures]
-
-        def work(future: Future[SimArray]) -> None:
-            with sim.stream(0):
-                future.set_result(sim.array([1.0]))
-
-        threads = [threading.Thread(target=work, args=(f,)) for f in futures]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for child in children:
-            child.wait(5)
-        assert p.tolist() == [3.0]
-
-
 def test_callbacks_given_one_stream_do_not_interleave() -> None:
     """STR-3: each of them launches twice; a FIFO stream alone loses an update."""
     with simulate() as sim:
