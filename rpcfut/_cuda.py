@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,7 @@ from torch import _C
 
 from rpcfut._devices import Device
 from rpcfut._holding import Holding
-from rpcfut_transport.planes._device import create_stream
+from rpcfut_transport.planes._device import create_stream, relax_capture_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +37,28 @@ _get_current_stream: Any = getattr(_C, "_cuda_getCurrentStream", None)
 _set_stream: Any = getattr(_C, "_cuda_setStream", None)
 _has_context: Any = getattr(_C, "_cuda_hasPrimaryContext", None)
 
+_is_capturing: Any = getattr(_C, "_cuda_isCurrentStreamCapturing", None)
+_exchange_device: Any = getattr(_C, "_cuda_exchangeDevice", None)
+
 _MAX_KNOWN = 1024
+
+
+class _Thread(threading.local):
+    is_relaxed = False
+
+
+_thread = _Thread()
+
+
+def relax_this_thread() -> None:
+    """Keep what this thread does out of captures of other threads (STR-14).
+
+    For threads of the library, which take no part in a capture of the user's. Once is
+    enough.
+    """
+    if not _thread.is_relaxed and torch.cuda.is_initialized():
+        relax_capture_mode()
+        _thread.is_relaxed = True
 
 
 class CudaSeam:
@@ -68,6 +90,15 @@ class CudaSeam:
         key = _get_current_stream(device.index)
         stream = self._known.get(key)
         return stream if stream is not None else self._stream_of(key)
+
+    def is_capturing(self, device: Device) -> bool:
+        """Whether the calling thread's current stream on `device` is being captured."""
+        before = _exchange_device(device.index)
+        try:
+            return bool(_is_capturing())
+        finally:
+            if before != device.index:
+                _exchange_device(before)
 
     def _stream_of(self, key: tuple[int, int, int]) -> torch.cuda.Stream:
         if len(self._known) >= _MAX_KNOWN:

@@ -75,6 +75,10 @@ class Seam(HostCopies, Protocol):
         """The calling thread's current device; None if this kind has no such thing."""
         ...
 
+    def is_capturing(self, device: Device) -> bool:
+        """Whether that stream is being captured into a graph; breaks no capture."""
+        ...
+
     def create_stream(self, device: Device) -> Any:
         """A new stream that nobody else uses."""
         ...

@@ -22,8 +22,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rpcfut._capture import relax_this_thread
-from rpcfut._cuda import CudaSeam
+from rpcfut._cuda import CudaSeam, relax_this_thread
 from rpcfut._pool import current_pool
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rpcfut._capture import relax_this_thread
+from rpcfut._cuda import relax_this_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,6 +4,7 @@ from rpcfut.testing._cluster import local_cluster as local_cluster
 from rpcfut.testing._sim_array import HostBuffer as HostBuffer
 from rpcfut.testing._sim_array import SimArray as SimArray
 from rpcfut.testing._sim_errors import Allocation as Allocation
+from rpcfut.testing._sim_errors import BrokenCaptureError as BrokenCaptureError
 from rpcfut.testing._sim_errors import Operation as Operation
 from rpcfut.testing._sim_errors import RaceError as RaceError
 from rpcfut.testing._sim_errors import UseAfterFreeError as UseAfterFreeError
@@ -14,6 +15,7 @@ from rpcfut.testing._sim_stream import SimStream as SimStream
 
 __all__ = [
     "Allocation",
+    "BrokenCaptureError",
     "HostBuffer",
     "Operation",
     "RaceError",

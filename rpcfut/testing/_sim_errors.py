@@ -1,7 +1,9 @@
 """What the simulated device finds.
 
-RaceError (a RuntimeError)
-└── UseAfterFreeError    the earlier operation worked on memory given to somebody else
+RuntimeError
+├── RaceError                two operations that nothing orders
+│   └── UseAfterFreeError    the first worked on memory given to somebody else
+└── BrokenCaptureError       an order that would cross the edge of a capture
 """
 
 from __future__ import annotations
@@ -110,3 +112,11 @@ class UseAfterFreeError(RaceError):
             f"{self.second} is not ordered behind the first; keep the array until its "
             "stream is through, or tell the allocator (keep_alive, record_stream)"
         )
+
+
+class BrokenCaptureError(RuntimeError):
+    """An event, or a wait for one, on a stream that is being captured.
+
+    It would order what runs now against what runs when the graph is replayed. Raised
+    where that was asked for, and again where the capture ends.
+    """

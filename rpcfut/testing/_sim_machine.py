@@ -7,6 +7,9 @@ then on comes after that. So whether two accesses are ordered is settled when th
 is queued, before either has run, and does not depend on the seed. Only answers to
 `query` do: a yes is an order, and the seed decides when it comes.
 
+A queue under *capture* takes operations and runs none of them; they touch no memory. An
+order between it and anything else breaks the capture.
+
 Arrays die at any moment, also inside the lock, when the garbage collector runs there. A
 death is therefore only noted; the next call, of whatever kind, sees to it first.
 """
@@ -20,9 +23,14 @@ from typing import TYPE_CHECKING
 
 from rpcfut._devices import CPU, Device
 from rpcfut.testing._sim_clock import VectorClock
-from rpcfut.testing._sim_errors import Operation, RaceError, UseAfterFreeError
+from rpcfut.testing._sim_errors import (
+    BrokenCaptureError,
+    Operation,
+    RaceError,
+    UseAfterFreeError,
+)
 from rpcfut.testing._sim_memory import Access, Allocator, Block
-from rpcfut.testing._sim_scheduler import Point, Queue, Scheduler, Task
+from rpcfut.testing._sim_scheduler import Capture, Point, Queue, Scheduler, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -126,23 +134,23 @@ class Machine:
     # ---- order ----------------------------------------------------------------------
 
     def record(self, queue: Queue) -> Point:
-        """Mark the end of a queue."""
-        with self._entered():
+        """Mark the end of a queue; its device is in use from now on."""
+        with self._ordering("an event on", queue):
             return self._scheduler.mark(queue)
 
     def record_if_busy(self, queue: Queue) -> Point | None:
-        """Mark the end of a queue; None if the host knows that all of it has run."""
-        with self._entered():
+        """As `record`, but None if the host knows that all of it has run."""
+        with self._ordering("an event on", queue):
             return None if queue.clock <= self._host else self._scheduler.mark(queue)
 
     def wait(self, queue: Queue, point: Point) -> None:
         """Have what is queued from now on come after a point."""
-        with self._entered():
+        with self._ordering("a wait on", queue):
             self._wait_locked(queue, point)
 
     def barrier(self, queue: Queue, other: Queue) -> None:
         """Have what is queued on `queue` from now on come after `other`'s end."""
-        with self._entered():
+        with self._ordering("a wait on or for", queue, other):
             self._wait_locked(queue, self._scheduler.mark(other))
 
     def synchronize(self, point: Point) -> None:
@@ -152,12 +160,14 @@ class Machine:
 
     def synchronize_queue(self, queue: Queue) -> None:
         """Have the host wait for all that a queue holds."""
-        with self._entered():
+        with self._ordering("a wait of the host for", queue):
             self._force_locked(self._scheduler.mark(queue))
 
     def synchronize_all(self) -> None:
         """Have the host wait for everything."""
         with self._entered():
+            for queue in self._queues:
+                _refuse_captured("a wait of the host for", queue)
             self._run_all_locked()
 
     def query(self, point: Point) -> bool:
@@ -167,7 +177,7 @@ class Machine:
 
     def query_queue(self, queue: Queue) -> bool:
         """Ask whether all that a queue holds has run; a yes is an order."""
-        with self._entered():
+        with self._ordering("a question about", queue):
             return self._query_locked(queue.clock, lambda: self._scheduler.mark(queue))
 
     def _query_locked(self, clock: VectorClock, point: Callable[[], Point]) -> bool:
@@ -219,6 +229,19 @@ class Machine:
             with self._lock:
                 self._is_held = False
 
+    # ---- captures -------------------------------------------------------------------
+
+    def begin_capture(self, queue: Queue, site: str) -> None:
+        """From now on do not run what is queued, and refuse what orders it."""
+        with self._entered():
+            queue.capture = Capture(site)
+
+    def end_capture(self, queue: Queue) -> BaseException | None:
+        """The queue is as others again; returns what broke the capture."""
+        with self._entered():
+            capture, queue.capture = queue.capture, None
+            return None if capture is None else capture.broken_by
+
     # ---- memory and operations ------------------------------------------------------
 
     def allocate(self, queue: Queue, length: int, site: str) -> Block:
@@ -235,6 +258,11 @@ class Machine:
     def note_death(self, block: Block, site: str) -> None:
         """An array died. Called by the garbage collector: takes no lock."""
         self._deaths.append((block, site))
+
+    def reserved_nbytes(self, device: Device) -> int:
+        """How much memory was taken from a device and not given back."""
+        with self._entered():
+            return self._allocator.reserved_nbytes(device)
 
     def keep(self, device: Device, pointer: int, queue: Queue) -> None:
         """Do not give a block out again before a queue is through with it.
@@ -276,6 +304,8 @@ class Machine:
                 operation is not queued.
         """
         with self._entered():
+            if queue.capture is not None:
+                return
             queue.clock.join(self._host)
             operations = [
                 Operation(name=name, kind=kind, place=str(queue), site=site)
@@ -349,6 +379,26 @@ class Machine:
             self._bury_locked()
             yield
 
+    @contextmanager
+    def _ordering(self, act: str, *queues: Queue) -> Iterator[None]:
+        """As `_entered`, to order what queues hold; their devices are in use then."""
+        with self._entered():
+            for queue in queues:
+                _refuse_captured(act, queue)
+                self._used[queue.device] = None
+            yield
+
     def _bury_locked(self) -> None:
         while self._deaths:
             self._allocator.free(*self._deaths.popleft())
+
+
+def _refuse_captured(act: str, queue: Queue) -> None:
+    if queue.capture is None:
+        return
+    error = BrokenCaptureError(
+        f"{act} {queue}, which is being captured since {queue.capture.site}: this "
+        "breaks the capture; do it before or after that"
+    )
+    queue.capture.broken_by = queue.capture.broken_by or error
+    raise error

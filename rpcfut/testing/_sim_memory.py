@@ -155,6 +155,10 @@ class Allocator:
         if queue is not block.home:
             block.kept[queue.number] = queue
 
+    def reserved_nbytes(self, device: Device) -> int:
+        """The size of all blocks of a device, free ones too."""
+        return self._held_nbytes.get(device, 0)
+
     def _own(self, length: int, site: str) -> Allocation:
         self._allocations += 1
         return Allocation(number=self._allocations, length=length, site=site)

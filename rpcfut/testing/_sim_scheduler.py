@@ -26,6 +26,19 @@ _WHIMS = (0.0, 0.1, 0.4, 0.8)
 
 
 @dataclass(slots=True, eq=False)
+class Capture:
+    """Work that is noted down instead of done; guarded by the simulation's lock.
+
+    Attributes:
+        site: ``file:line`` where it began.
+        broken_by: What broke it, if anything did.
+    """
+
+    site: str
+    broken_by: BaseException | None = None
+
+
+@dataclass(slots=True, eq=False)
 class Queue:
     """Work of one device that runs in order; guarded by the simulation's lock."""
 
@@ -34,6 +47,7 @@ class Queue:
     name: str
     clock: VectorClock = field(default_factory=VectorClock)
     tasks: deque[Task] = field(default_factory=deque)
+    capture: Capture | None = None
 
     def __str__(self) -> str:
         return f"{self.name} of {self.device}"

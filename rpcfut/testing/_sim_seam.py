@@ -38,6 +38,10 @@ class SimSeam:
         """The calling thread's current stream on `device`."""
         return self._currents.stream(device)
 
+    def is_capturing(self, device: Device) -> bool:
+        """Whether that stream is inside `Simulation.capture`."""
+        return self._currents.stream(device).queue.capture is not None
+
     @property
     def current_device(self) -> Device:
         """The calling thread's current device."""

@@ -117,6 +117,42 @@ class Simulation:
         """The default stream of a device, the same for all threads."""
         return self._currents.default(self._device(device))
 
+    def capture(
+        self, device: int | Device | None = None
+    ) -> AbstractContextManager[SimStream]:
+        """Capture work as ``torch.cuda.graph`` does, on a new stream.
+
+        The stream is current inside, for the calling thread. What any thread queues on
+        it meanwhile is not run, and never will be: there is no replay. An event on it,
+        a wait on it or for it, and a host that waits for it or for everything break
+        the capture.
+
+        Yields:
+            The stream; after the block it is one as others are.
+
+        Raises:
+            BrokenCaptureError: At the end, when something broke the capture and the
+                block raised nothing else.
+        """
+        return self._capture(device, call_site())
+
+    @contextmanager
+    def _capture(self, device: int | Device | None, site: str) -> Iterator[SimStream]:
+        with self.stream(device) as stream:
+            self._machine.begin_capture(stream.queue, site)
+            try:
+                yield stream
+            except BaseException:
+                self._machine.end_capture(stream.queue)
+                raise
+            broken_by = self._machine.end_capture(stream.queue)
+        if broken_by is not None:
+            raise broken_by
+
+    def reserved_nbytes(self, device: int | Device | None = None) -> int:
+        """Bytes of a device in arrays and in memory that is kept for the next ones."""
+        return self._machine.reserved_nbytes(self._device(device))
+
     def event(self) -> SimEvent:
         """A new event, not recorded yet."""
         return SimEvent(self._machine, self._currents)
@@ -176,7 +212,7 @@ def simulate(
         seed: Decides when work runs, as far as no event says so. Whether a race is
             found does not depend on it, wrong values do.
         used: Indices of devices that count as used from the start; others do from
-            their first array or stream on.
+            their first array, stream or event on.
         memory_nbytes: How much memory each device has; by default there is no limit.
         raise_at_once: Raise a race where its second operation is queued, which is then
             not queued. If False, the operation is queued, so that the wrong value can

@@ -222,7 +222,16 @@ MUTANTS = [
         path="rpcfut/_stream_pool.py",
         old="            if free:\n",
         new="            if False:\n",
-        on=("gpu",),
+    ),
+    Mutant(
+        rule="str12",
+        what="events on declared devices that hold nothing",
+        path="rpcfut/_completion.py",
+        old="    return Completion(Value(value), record(refs), refs)\n",
+        new="    from rpcfut._streams import record_current\n"
+        "    marks = (*record(refs), *record_current(devices or ()))\n"
+        "    return Completion(Value(value), marks, refs)\n",
+        on=("sim",),
     ),
     Mutant(
         rule="str13",
@@ -249,9 +258,8 @@ MUTANTS = [
         rule="str14",
         what="captured streams are not refused",
         path="rpcfut/_capture.py",
-        old='        if device.type == "cuda" and _captures(device.index):\n',
+        old="        if seam_of(device).is_capturing(device):\n",
         new="        if False:\n",
-        on=("gpu",),
     ),
 ]
 

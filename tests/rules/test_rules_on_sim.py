@@ -7,6 +7,7 @@ The same rules on a real GPU: tests/gpu/test_rules_on_cuda.py.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,19 @@ import pytest
 import torch
 
 import rpcfut
-from rpcfut import Future
+from rpcfut import Future, _callbacks
 from rpcfut._handover import Made, hand_over
-from rpcfut.testing import RaceError, SimArray, simulate
+from rpcfut._stream_pool import StreamPool
+from rpcfut.testing import (
+    BrokenCaptureError,
+    RaceError,
+    SimArray,
+    local_cluster,
+    simulate,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rpcfut.testing import Simulation
 
@@ -301,8 +309,105 @@ def test_str11_memory_lives_until_the_last_reader_is_through(sim: Simulation) ->
     assert copy.tolist() == [1.0]
 
 
-def test_str12_a_device_that_nobody_used_gets_no_streams() -> None:
+def test_str12_a_device_that_nobody_used_gets_no_streams_or_events() -> None:
+    """Whatever futures do on the other one, and though the future may lie on it."""
     with simulate(2, used=(0,)) as sim:
-        before = len(sim.used_devices)
-        made_aside(sim).then(lambda f: f.value()).wait(5)
-        assert len(sim.used_devices) == before
+        value: Future[SimArray] = Future(devices=["sim:0", "sim:1"])
+        child = value.then(lambda f: f.value() * 2.0)
+        awaited = child.then_async(twice)
+        with sim.stream(0):
+            value.set_result(sim.array([1.0]))
+        assert awaited.wait(5).tolist() == [4.0]
+        backward = Pass(sim).start(None)
+        rpcfut.collect_all([value, child]).wait(5)
+        backward.wait(5)
+        assert [device.index for device in sim.used_devices] == [0]
+
+
+async def twice(f: Future[SimArray]) -> SimArray:
+    return await f * 2.0
+
+
+def test_str12_pool_streams_are_used_again_so_memory_is_too(sim: Simulation) -> None:
+    """500 callbacks that allocate reserve at most 3 x what one of them holds."""
+    # Here the library's own pool: the simulation's gives each callback a new stream.
+    _callbacks.runtime().streams = StreamPool()
+    length = 64  # what the allocator rounds up to
+    nbytes = len(sim.array([0.0] * length)) * 8
+    for _ in range(500):
+        parent: Future[None] = Future()
+        child = parent.then(lambda _: sim.zeros(length))
+        parent.set_result(None)
+        assert child.wait(5).tolist() == [0.0] * length
+        del parent, child
+    reserved = sim.reserved_nbytes(0)
+    assert reserved <= 3 * nbytes, f"{reserved} bytes of {nbytes}"
+
+
+def test_str14_what_would_break_a_capture_is_refused(sim: Simulation) -> None:
+    """Before any call to the device, so that the capture goes on; nothing is done."""
+    ready, pending = made_aside(sim), Future[SimArray]()
+    ready.wait()
+    acts: dict[str, Callable[[], object]] = {
+        "set_result": lambda: pending.set_result(sim.zeros(1)),
+        "try_set_result": lambda: pending.try_set_result(sim.zeros(1)),
+        "then": lambda: pending.then(lambda f: f.value()),
+        "then_async": lambda: pending.then_async(twice),
+        "add_done_callback": lambda: pending.add_done_callback(print),
+        "wait": ready.wait,
+        "result": ready.result,
+        "value": ready.value,
+        "exception": ready.exception,
+        "await": lambda: list(ready.__await__()),
+        "backward": lambda: rpcfut.backward(torch.ones(1, requires_grad=True).sum()),
+    }
+    refused = []
+    with suppress(BrokenCaptureError), sim.capture(0):
+        captured = sim.array([5.0])
+        for name, act in acts.items():
+            try:
+                act()
+            except rpcfut.CaptureError:
+                refused.append(name)
+            except BrokenCaptureError:
+                pass  # it came too late
+        captured.add_(1.0)
+    assert refused == list(acts)
+    assert not pending.done()
+    with sim.stream(0):
+        pending.set_result(sim.array([3.0]))
+    assert pending.wait().tolist() == [3.0]
+
+
+def test_str14_a_call_is_refused_before_a_byte_is_sent(sim: Simulation) -> None:
+    with local_cluster("a", "b") as (a, b):
+        called: list[int] = []
+        b.exposed.expose(called.append, name="note")
+        refused = False
+        with sim.capture(0):
+            try:
+                a.rpc_async("b", "note", (1,))
+            except rpcfut.CaptureError:
+                refused = True
+        assert refused
+        a.rpc_async("b", "note", (2,)).wait(5)
+        assert called == [2]
+
+
+def test_str14_callbacks_run_while_another_thread_captures(sim: Simulation) -> None:
+    """They run on streams of their own, and on none that is being captured."""
+    future = made_aside(sim)
+    may_run = threading.Event()
+
+    def work(f: Future[SimArray]) -> SimArray:
+        may_run.wait(5)
+        return f.value() * 2.0
+
+    parent: Future[SimArray] = Future()
+    child = parent.then(work)
+    setter = threading.Thread(target=lambda: parent.set_result(future.wait()))
+    setter.start()
+    with sim.capture(0):
+        may_run.set()
+        setter.join(5)
+    assert child.wait(5).tolist() == [4.0]

@@ -96,6 +96,10 @@ class FakeSeam:
         """The calling thread's stream, at first the device's default one."""
         return self._currents.streams.get(device, self._defaults[device])
 
+    def is_capturing(self, device: Device) -> bool:
+        """Never: the fake has no graphs."""
+        return False
+
     def create_stream(self, device: Device) -> FakeStream:
         """A new stream."""
         self._maybe_fail("create_stream")
