@@ -142,8 +142,8 @@ MUTANTS = [
         rule="str8",
         what="calls leave before their arguments are copied",
         path="rpcfut/_calling.py",
-        old="                staging.marks(),\n",
-        new="                (),\n",
+        old="        marks = staging.marks()\n",
+        new="        marks = ()\n",
     ),
     Mutant(
         rule="str9",
