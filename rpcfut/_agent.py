@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
@@ -20,7 +20,7 @@ from rpcfut._calling import Caller
 from rpcfut._dispatch import Dispatcher
 from rpcfut._errors import LifecycleError, RendezvousError
 from rpcfut._group import wait_all
-from rpcfut._order import DeviceOrder
+from rpcfut._placement import DeviceMap, Placement, Policy
 from rpcfut._pool import ThreadPool, current_pool
 from rpcfut._streams import record_in_use
 from rpcfut._watcher import DeviceWatcher
@@ -53,11 +53,17 @@ class AgentOptions:
         timeout_s: Deadline of calls that name none, in seconds; None for no deadline.
         max_threads: How many threads may serve calls, waiting ones included.
         core_threads: How many may run at a time, waiting ones not included.
+        placement: What to do with an array whose device this worker does not have:
+            ``"error"`` fails its call, ``"cpu"`` keeps it on the host.
+        device_maps: For each peer, by name, which of its devices each of this worker's
+            is, where it is not the one of the same index.
     """
 
     timeout_s: float | None = None
     max_threads: int = 256
     core_threads: int = 16
+    placement: Policy = "error"
+    device_maps: Mapping[str, DeviceMap] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None and not (
@@ -70,6 +76,7 @@ class AgentOptions:
             raise ValueError(
                 f"core_threads must be 1 or more, got {self.core_threads!r}"
             )
+        Placement("", self.placement, self.device_maps)  # raises if they are wrong
 
 
 class Agent:
@@ -104,18 +111,26 @@ class Agent:
             max_threads=self._options.max_threads,
         )
         self._watcher = DeviceWatcher(record.name)
+        self._placement = Placement(
+            record.name, self._options.placement, self._options.device_maps
+        )
+        record = replace(record, details=self._placement.describe())
         self._endpoint = Endpoint(record, link, self._clock, self)
-        self._order = DeviceOrder()
         self._dispatcher = Dispatcher(
             record.name,
             self._endpoint,
             exposed,
             self._watcher,
-            self._order,
+            self._placement,
             self._pool.submit,
         )
         self._caller = Caller(
-            record.name, self._endpoint, exposed, self._watcher, self._options.timeout_s
+            record.name,
+            self._endpoint,
+            exposed,
+            self._watcher,
+            self._placement,
+            self._options.timeout_s,
         )
         self._changed = threading.Condition()
         self._serving = 0
@@ -137,15 +152,17 @@ class Agent:
         """Make the workers of the group known, the own one included, and start serving.
 
         Raises:
-            RendezvousError: When a worker is on another host.
+            RendezvousError: When a worker is on another host, or the device maps of two
+                workers make no sense.
             TransportError: When an address is not to be trusted, a rank is taken, or
                 the agent was started or closed before.
         """
         records = list(records)
         for record in records:
             self._require_near(record)
+        self._placement.meet(records)
         # What was queued before this worker joined comes before all that it serves.
-        self._order.join(record_in_use(()))
+        self._dispatcher.order.join(record_in_use(()))
         self._workers = WorkerTable(WorkerInfo(r.name, r.rank) for r in records)
         self._endpoint.start()
         for record in records:
@@ -166,6 +183,11 @@ class Agent:
                 "end by their timeouts only",
                 record.name,
             )
+
+    @property
+    def record(self) -> PeerRecord:
+        """This worker, as its peers see it."""
+        return self._endpoint.record
 
     @property
     def exposed(self) -> ExposedTable:

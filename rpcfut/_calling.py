@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rpcfut._call_info import CallInfo, call_site
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rpcfut._codec import Encoded
     from rpcfut._exposed import ExposedTable
     from rpcfut._future import Future
+    from rpcfut._placement import Placement
     from rpcfut._streams import Mark
     from rpcfut._watcher import DeviceWatcher
     from rpcfut._workers import WorkerInfo
@@ -44,6 +46,7 @@ class Caller:
         endpoint: Takes the calls.
         exposed: Knows the names of functions.
         watcher: Sends calls that wait for a device.
+        placement: Says where arrays in answers arrive.
         timeout_s: Deadline of calls that name none, in seconds; None for no deadline.
     """
 
@@ -53,12 +56,14 @@ class Caller:
         endpoint: Endpoint,
         exposed: ExposedTable,
         watcher: DeviceWatcher,
+        placement: Placement,
         timeout_s: float | None,
     ) -> None:
         self._worker = worker
         self._endpoint = endpoint
         self._exposed = exposed
         self._watcher = watcher
+        self._placement = placement
         self._timeout_s = timeout_s
 
     def call(
@@ -95,7 +100,9 @@ class Caller:
     ) -> Future[Any]:
         """Open one call, and send it once the copies of its arguments have passed."""
         about = replace(about, to=worker.name)
-        reply: Reply[Any] = Reply(about, timeout_s)
+        reply: Reply[Any] = Reply(
+            about, timeout_s, partial(self._placement.locate, worker.rank)
+        )
         try:
             call_id = self._endpoint.open_call(worker.rank, timeout_s, reply)
         except PeerLost as error:

@@ -21,6 +21,7 @@ from rpcfut._future_async import run_coroutine
 from rpcfut._future_binding import bind_work
 from rpcfut._future_core import add_hook, complete
 from rpcfut._isolation import run_isolated
+from rpcfut._order import DeviceOrder
 from rpcfut._own_streams import own_streams, place_in
 from rpcfut._turns import Turns
 from rpcfut._wire_codes import REQUEST_DEPTH
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from rpcfut._completion import Completion
     from rpcfut._exposed import ExposedTable
-    from rpcfut._order import DeviceOrder
+    from rpcfut._placement import Placement
     from rpcfut._streams import Scope
     from rpcfut._watcher import DeviceWatcher
     from rpcfut_transport import Endpoint, IncomingCall
@@ -44,7 +45,7 @@ class Dispatcher:
         endpoint: Takes the answers.
         exposed: What peers may call.
         watcher: Sends answers that wait for a device.
-        order: Orders the handlers on the devices.
+        placement: Says where arrays in arguments arrive.
         start: Runs something on a pool thread.
     """
 
@@ -54,14 +55,15 @@ class Dispatcher:
         endpoint: Endpoint,
         exposed: ExposedTable,
         watcher: DeviceWatcher,
-        order: DeviceOrder,
+        placement: Placement,
         start: Callable[[Callable[[], None]], None],
     ) -> None:
         self._worker = worker
         self._endpoint = endpoint
         self._exposed = exposed
         self._watcher = watcher
-        self._order = order
+        self._placement = placement
+        self.order = DeviceOrder()
         self._start = start
         self._turns: dict[str, Turns] = {}
         self._cancels: dict[Future[Any], Callable[[], None]] = {}
@@ -130,7 +132,7 @@ class Dispatcher:
         request = decode(
             call.body,
             call.buffers,
-            place=place_in(scope),
+            place=place_in(scope, partial(self._placement.locate, call.sender_rank)),
             outer_depth=REQUEST_DEPTH,
         )
         match request:
@@ -140,8 +142,8 @@ class Dispatcher:
                 raise DecodeError("a call must be [name, args, kwargs]")
         answer.function = name
         exposed = self._exposed.find(name, self._worker)
-        order = self._order if exposed.is_ordered else None
-        before = order.marks() if order is not None else self._order.joined
+        order = self.order if exposed.is_ordered else None
+        before = order.marks() if order is not None else self.order.joined
         scope.follow((*exposed.marks, *before))
         prepared = None
         try:

@@ -20,7 +20,9 @@ from rpcfut_transport import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+    from rpcfut._placement import DeviceMap, Policy
 
 _log = logging.getLogger("rpcfut.api")
 
@@ -37,6 +39,8 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
     join_timeout_s: float = 300.0,
     max_threads: int = 256,
     expose: Iterable[str] = (),
+    placement: Policy = "error",
+    device_maps: Mapping[str, DeviceMap] | None = None,
 ) -> None:
     """Join the group, and return when all its workers can be called.
 
@@ -57,17 +61,29 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
             that it defines at its top level, unless their names start with an
             underscore; ``"package.*"`` the same for the package and all modules below
             it that are imported here, now or later.
+        placement: What to do with an array whose device this worker does not have:
+            ``"error"`` fails its call, ``"cpu"`` keeps it on the host.
+        device_maps: For each peer, by name, which of its devices each of this worker's
+            is: ``{"w1": {"cuda:0": "cuda:1"}}``. Used for calls in both directions and
+            for their answers, so one of the two workers says it. Devices that are not
+            named correspond by their index.
 
     Raises:
         FunctionRefusedError: When one of `expose` does not exist.
         LifecycleError: When this process has joined already.
         MissingWorkersError: When some ranks did not come in time; names them.
         DuplicateNameError: When another rank has the name; names both.
-        RendezvousError: When the group does not come together for another reason.
-        ValueError: When the name is not usable.
+        RendezvousError: When the group does not come together for another reason; a
+            device map to a missing device for one, on all workers.
+        ValueError: When the name, the placement or a device map is not usable.
     """
     _check_name(name)
-    options = AgentOptions(timeout_s=timeout_s, max_threads=max_threads)
+    options = AgentOptions(
+        timeout_s=timeout_s,
+        max_threads=max_threads,
+        placement=placement,
+        device_maps=device_maps or {},
+    )
     if not join_timeout_s > 0:
         raise ValueError(f"join_timeout_s must be positive, got {join_timeout_s!r}")
     process = this_process()
@@ -125,7 +141,7 @@ def _join(
             )
             agent = Agent(record, link, process.exposed, options=options)
             undo.callback(agent.close)
-            agent.start(rendezvous.exchange(record))
+            agent.start(rendezvous.exchange(agent.record))
             # Peers that are ready a moment earlier call at once, and what they call
             # may call on.
             process.agent = agent

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rpcfut import _callbacks
 from rpcfut._future_core import completion_of_done
-from rpcfut._staging import place, require_device
+from rpcfut._staging import place
 from rpcfut._streams import enter_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import torch
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rpcfut._devices import Device
     from rpcfut._future import Future
     from rpcfut._streams import Scope
+
+
+Locate: TypeAlias = "Callable[[Device], Device | None]"
 
 
 @contextmanager
@@ -40,12 +43,19 @@ def own_streams(future: Future[Any] | None = None) -> Iterator[Scope]:
         scope.leave()
 
 
-def place_in(scope: Scope) -> Place:
-    """What puts received tensors on their devices, on the scope's streams."""
+def place_in(scope: Scope, locate: Locate) -> Place:
+    """What puts received arrays on their devices, on the scope's streams.
+
+    Args:
+        scope: Gets a stream on each of these devices.
+        locate: Says where an array arrives, given where it lay; None for the host.
+    """
 
     def place_on_stream(tensor: torch.Tensor, device: Device) -> Any:
-        require_device(device)
-        scope.add((device,))
-        return place(tensor, device)
+        here = locate(device)
+        if here is None:
+            return tensor
+        scope.add((here,))
+        return place(tensor, here)
 
     return place_on_stream

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rpcfut._store import Store
     from rpcfut_transport import Clock
 
-_MAX_RECORD_NBYTES = 4096
+_MAX_RECORD_NBYTES = 64 << 10
 _log = logging.getLogger("rpcfut.rendezvous")
 _PATIENCE_S = 10.0
 _FIRST_POLL_S = 0.005
@@ -45,6 +45,7 @@ _FIELDS = {
     "start_time": int,
     "pid_namespace": int,
     "host_id": str,
+    "details": str,
 }
 _WORLD_SIZE = "world_size"
 

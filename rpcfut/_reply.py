@@ -24,6 +24,7 @@ from rpcfut_transport import PeerLost
 
 if TYPE_CHECKING:
     from rpcfut._call_info import CallInfo
+    from rpcfut._own_streams import Locate
     from rpcfut_transport import ClosedError
 
 T = TypeVar("T")
@@ -40,12 +41,16 @@ class Reply(Generic[T]):
     Args:
         about: The call, for messages.
         timeout_s: The call's deadline, for the message.
+        locate: Says where arrays in the answer arrive.
     """
 
-    __slots__ = ("_about", "_timeout_s", "future")
+    __slots__ = ("_about", "_locate", "_timeout_s", "future")
 
-    def __init__(self, about: CallInfo, timeout_s: float | None) -> None:
+    def __init__(
+        self, about: CallInfo, timeout_s: float | None, locate: Locate
+    ) -> None:
         self._about = about
+        self._locate = locate
         self._timeout_s = timeout_s
         self.future: Future[T] = Future()
 
@@ -89,7 +94,7 @@ class Reply(Generic[T]):
     ) -> None:
         try:
             with own_streams() as scope:
-                value = decode(body, buffers, place=place_in(scope))
+                value = decode(body, buffers, place=place_in(scope, self._locate))
                 completion = completion_of(value, None, self._origin, scope.record)
         except BaseException as error:  # noqa: BLE001 - a device failed; not lost
             completion = Completion(failure_of(error))

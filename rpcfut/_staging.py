@@ -63,21 +63,6 @@ def _copy_of_pinned(tensor: torch.Tensor) -> Buffer:
     return copy
 
 
-def require_device(device: Device) -> None:
-    """Refuse a device that this process does not have.
-
-    Raises:
-        DecodeError: When there is no such device.
-    """
-    seam = _seam_here(device)
-    if device.index >= seam.device_count:
-        raise DecodeError(
-            f"an array of {device} arrived at a worker that sees {seam.device_count} "
-            f"{device.type} devices; send it from host memory (tensor.cpu()), or give "
-            "this worker the device"
-        )
-
-
 def place(tensor: torch.Tensor, device: Device) -> Any:
     """Copy a received host tensor to a device, on its current stream there.
 

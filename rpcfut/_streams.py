@@ -96,6 +96,11 @@ def used_devices() -> Sequence[Device]:
     return found
 
 
+def device_counts() -> dict[str, int]:
+    """How many devices of each type this process sees, used or not."""
+    return {kind: seam.device_count for kind, seam in tuple(_seams.items())}
+
+
 def current_device() -> Device | None:
     """The calling thread's current device, of the first kind that has such a thing."""
     for seam in tuple(_seams.values()):

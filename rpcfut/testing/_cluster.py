@@ -45,7 +45,7 @@ def local_cluster(
             )
             table = exposed if exposed is not None else ExposedTable()
             agents.append(Agent(record, link, table, options=options))
-            records.append(record)
+            records.append(agents[-1].record)
         for agent in agents:
             agent.start(records)
         yield agents

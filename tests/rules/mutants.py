@@ -164,7 +164,7 @@ MUTANTS = [
         rule="str9",
         what="functions do not wait for the streams of init_rpc",
         path="rpcfut/_agent.py",
-        old="        self._order.join(record_in_use(()))\n",
+        old="        self._dispatcher.order.join(record_in_use(()))\n",
         new="",
     ),
     Mutant(

@@ -11,7 +11,7 @@ from rpcfut._encode import encode
 from rpcfut._error_codec import decode_error
 from rpcfut._errors import RpcError
 from rpcfut._exposed import ExposedTable
-from rpcfut._order import DeviceOrder
+from rpcfut._placement import Placement
 from rpcfut._watcher import DeviceWatcher
 from rpcfut.testing import local_cluster
 from rpcfut.transport import IncomingCall
@@ -96,8 +96,9 @@ def test_an_error_that_cannot_be_encoded_is_answered_and_logged(
     """The name of a worker that is no text stands for any defect of the encoder."""
     caplog.set_level(level, "rpcfut.dispatch")
     replies: Any = RecordedReplies()
+    placement = Placement("w")
     nobody: Any = None
-    Dispatcher(nobody, replies, table, watcher, DeviceOrder(), run).serve(
+    Dispatcher(nobody, replies, table, watcher, placement, run).serve(
         call_of(table), "caller", nothing
     )
     (reply,) = replies.errors
@@ -108,7 +109,8 @@ def test_an_error_that_cannot_be_encoded_is_answered_and_logged(
 def test_a_hostile_error_does_not_break_the_debug_log(table, watcher, caplog) -> None:
     caplog.set_level("DEBUG", "rpcfut.dispatch")
     replies: Any = RecordedReplies()
-    Dispatcher("w", replies, table, watcher, DeviceOrder(), run).serve(
+    placement = Placement("w")
+    Dispatcher("w", replies, table, watcher, placement, run).serve(
         call_of(table), "caller", nothing
     )
     assert len(replies.errors) == 1

@@ -22,6 +22,7 @@ class PeerRecord:
         start_time: When its process started, in clock ticks since boot.
         pid_namespace: What names the namespace of its process id.
         host_id: What names its host until that reboots.
+        details: What the layer above says of the worker; not looked at here.
     """
 
     rank: int
@@ -32,6 +33,7 @@ class PeerRecord:
     start_time: int
     pid_namespace: int
     host_id: str
+    details: str = ""
 
     def sees_pids_of(self, other: PeerRecord) -> bool:
         """Say whether a process id of the other means the same process here."""
@@ -41,7 +43,7 @@ class PeerRecord:
 
 
 def describe_this_process(
-    *, rank: int, name: str, incarnation: int, address: str
+    *, rank: int, name: str, incarnation: int, address: str, details: str = ""
 ) -> PeerRecord:
     """Make the record of a worker in this process.
 
@@ -63,4 +65,5 @@ def describe_this_process(
         start_time=start_time,
         pid_namespace=pid_namespace(),
         host_id=host_id(),
+        details=details,
     )
