@@ -19,7 +19,7 @@ import rpcfut
 from rpcfut import Future
 from rpcfut._extract import extract_device
 from tests.support.latch import Latch
-from tests.support.rounds import SIZE, in_rounds, is_all, reads
+from tests.support.rounds import SIZE, held_write, in_rounds, is_all, reads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,18 +32,6 @@ class Opaque:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
-
-
-def held_write(latch: Latch, value: float) -> tuple[torch.cuda.Stream, torch.Tensor]:
-    """A tensor of zeros that becomes `value` on a side stream once the latch opens."""
-    tensor = torch.zeros(SIZE, device="cuda:0")
-    stream = torch.cuda.Stream(0)
-    stream.wait_stream(torch.cuda.current_stream(0))
-    latch.hold(stream)
-    with torch.cuda.stream(stream):
-        tensor.fill_(value)
-    tensor.record_stream(stream)
-    return stream, tensor
 
 
 @pytest.mark.racy

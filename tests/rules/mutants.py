@@ -3,7 +3,7 @@
 ``python -m tests.rules.mutants`` puts each into a copy of the tree, runs the tests of
 the rules on the simulated device, and prints a table; with ``--gpu`` those on a real
 GPU. A mutant is caught when a test of its own rule fails by a `RaceError` or a wrong
-value; on the GPU it must have been wrong in every round. It fails if one survives.
+value; on the GPU one must have been wrong in every round. It fails if one survives.
 """
 
 from __future__ import annotations
@@ -277,11 +277,9 @@ class Result:
             return "SURVIVED"
         if not any(RACE.search(text) for text in self.own.values()):
             return "FAILED BY ANOTHER ERROR"
-        if on_gpu:
-            for text in self.own.values():
-                found = ALL_ROUNDS.search(text)
-                if found and found[1] != found[2]:
-                    return f"ONLY {found[0]}".upper()
+        counts = list(filter(None, map(ALL_ROUNDS.search, self.own.values())))
+        if on_gpu and counts and all(found[1] != found[2] for found in counts):
+            return f"ONLY {counts[0][0]}".upper()
         return ""
 
 

@@ -29,6 +29,18 @@ def is_all(tensor: torch.Tensor, value: float) -> bool:
     return tensor.min().item() == tensor.max().item() == value
 
 
+def held_write(latch: Latch, value: float) -> tuple[torch.cuda.Stream, torch.Tensor]:
+    """A tensor of zeros that becomes `value` on a side stream once the latch opens."""
+    tensor = torch.zeros(SIZE, device="cuda:0")
+    stream = torch.cuda.Stream(0)
+    stream.wait_stream(torch.cuda.current_stream(0))
+    latch.hold(stream)
+    with torch.cuda.stream(stream):
+        tensor.fill_(value)
+    tensor.record_stream(stream)
+    return stream, tensor
+
+
 def reads(latch: Latch, read: Callable[[], torch.Tensor], value: float) -> bool:
     """Whether a side stream sees `value`, if it reads while the latch is shut."""
     reader = torch.cuda.Stream(0)
