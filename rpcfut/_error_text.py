@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
+import traceback
+from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
 
 T = TypeVar("T")
 
 MAX_TEXT: Final = 64 * 1024
 MAX_NOTE: Final = 4 * 1024
+MAX_LINE: Final = 1024
 
-# Escape sequences, other control characters, and those that turn the order of writing:
-# a remote text must not be able to forge a line of a log or repaint a terminal.
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Escape sequences, other control characters, those that turn the order of writing, and
+# those that show nothing: a remote text must not be able to repaint a terminal or to
+# look like another one. The second one takes what breaks a line, too.
+_UNSAFE: Final = (
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069"
+    "\ufeff\U000e0000-\U000e007f]"
+)
+_UNSAFE_TEXT: Final = re.compile(_UNSAFE)
+_UNSAFE_LINE: Final = re.compile(_UNSAFE + "|[\t\n]")
+_OWN_FOLDER: Final = f"{Path(__file__).parent}{os.sep}"
+_FIRST_FRAMES: Final = 20
+_LAST_FRAMES: Final = 80
 
 
 def ask(question: Callable[[], T], otherwise: T) -> T:
@@ -28,17 +44,56 @@ def ask(question: Callable[[], T], otherwise: T) -> T:
 
 def clean(text: str, limit: int = MAX_TEXT) -> str:
     """Cut a text, and write what is not plain text as escapes."""
+    return _cleaned(text, limit, _UNSAFE_TEXT)
+
+
+def clean_line(text: str, limit: int = MAX_LINE) -> str:
+    """Do the same, and keep it on one line: a name, a place."""
+    return _cleaned(text, limit, _UNSAFE_LINE)
+
+
+def _cleaned(text: str, limit: int, unsafe: re.Pattern[str]) -> str:
     whole = str.__str__(text)  # of a subclass too, whatever it overrides
     plain = whole[:limit].encode("utf-8", "backslashreplace").decode("utf-8")
-    plain = _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], plain)
+    plain = unsafe.sub(lambda found: ascii(found[0])[1:-1], plain)
     if len(whole) <= limit and len(plain) <= limit:
         return plain
-    return f"{plain[:limit]} [cut: it has {len(whole)} characters]"
+    over = len(whole) - limit
+    remark = f"it has {len(whole)} characters"
+    if over > 0:
+        remark = f"{over} of {len(whole)} characters are left out"
+    return f"{plain[:limit]} [cut: {remark}]"
 
 
 def own(error: BaseException, name: str) -> Any:
     """Read what Python keeps in an exception, whatever its class says of that name."""
     return vars(BaseException)[name].__get__(error)
+
+
+def traceback_text(error: BaseException) -> str:
+    """The frames of a traceback, without those of ours that called the function."""
+    frames = user_frames(error)
+    first = list(itertools.islice(frames, _FIRST_FRAMES))
+    last = deque(enumerate(frames), maxlen=_LAST_FRAMES)
+    text = _written(first)
+    if last and last[0][0] > 0:
+        text += f"  [{last[0][0]} frames are left out]\n"
+    return text + _written([frame for _, frame in last])
+
+
+def user_frames(error: BaseException) -> Iterator[TracebackType]:
+    """The entries of a traceback, from the first that is not this library's."""
+    entry = own(error, "__traceback__")
+    while entry and entry.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
+        entry = entry.tb_next
+    while entry:
+        yield entry
+        entry = entry.tb_next
+
+
+def _written(entries: list[TracebackType]) -> str:
+    frames = [traceback.extract_tb(entry, limit=1)[0] for entry in entries]
+    return "".join(traceback.format_list(frames))
 
 
 def describe(error: BaseException) -> str:
@@ -60,7 +115,14 @@ class Room:
 
     def text(self, text: str, limit: int = MAX_TEXT) -> str:
         """Clean a text and cut it, so that some room is left for others."""
-        cut = clean(text, min(limit, self._left // 8))  # a character: 4 bytes at most
+        return self._taken(clean(text, min(limit, self._left // 8)))
+
+    def line(self, text: str) -> str:
+        """Do the same for what is to stay on one line."""
+        return self._taken(clean_line(text, min(MAX_LINE, self._left // 8)))
+
+    def _taken(self, cut: str) -> str:
+        # Asked for an eighth: a character takes 4 bytes at most.
         self._left = max(0, self._left - len(cut.encode()))
         return cut
 

@@ -36,6 +36,16 @@ class RpcError(RuntimeError):
     """Base of all errors of this library."""
 
 
+def _copied(
+    kind: type[RpcError], args: tuple[object, ...], attributes: dict[str, object]
+) -> RpcError:
+    """Make an error again whose constructor wants other arguments than its args."""
+    error = kind.__new__(kind)
+    error.args = args
+    vars(error).update(attributes)
+    return error
+
+
 class InvalidStateError(RpcError, concurrent.futures.InvalidStateError):
     """The future is not in a state that allows this operation (FUT-1)."""
 
@@ -111,6 +121,9 @@ class ExtractionError(RpcError, TypeError):
         self.call = call
         self.fix = fix
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _copied, (type(self), self.args, vars(self))
+
 
 class DeviceMismatchError(RpcError, ValueError):
     """The value lies on devices that were not declared (STR-7)."""
@@ -155,12 +168,19 @@ class PeerLostError(RpcError, ConnectionError):
 class RemoteError(RpcError):
     """The callee raised an exception of a type that is not rebuilt here (RPC-4).
 
+    `str()` of it tells all that is known, on several lines.
+
     Args:
         type_name: Module and qualified name of the type over there.
         text: ``str()`` of the exception over there.
         remote_traceback: Its traceback as text, the frames of that worker.
         worker: Name of the worker that raised it.
         function: Name of the function that was called there.
+        call_site: ``file:line`` where that call was made.
+
+    Attributes:
+        hint: What would bring it back as itself, if anything.
+        exceptions: If it was a group of exceptions: its members, as they arrived.
     """
 
     def __init__(
@@ -171,13 +191,36 @@ class RemoteError(RpcError):
         remote_traceback: str = "",
         worker: str = "",
         function: str = "",
+        call_site: str = "",
     ) -> None:
-        super().__init__(f"{type_name}: {text}" if text else type_name)
+        super().__init__(type_name, text)
         self.type_name = type_name
         self.text = text
         self.remote_traceback = remote_traceback
         self.worker = worker
         self.function = function
+        self.call_site = call_site
+        self.hint = ""
+        self.exceptions: tuple[BaseException, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.type_name}: {self.text}" if self.text else self.type_name]
+        if self.function or self.worker:
+            lines.append(f"  raised in: {self.function} on worker {self.worker!r}")
+        if self.call_site:
+            lines.append(f"  called at: {self.call_site}")
+        for number, member in enumerate(self.exceptions, 1):
+            named = getattr(member, "type_name", type(member).__name__)
+            text = getattr(member, "text", None) or str(member)
+            lines.append(f"  member {number}:  {named}: {text}".split("\n")[0])
+        if self.hint:
+            lines.append(f"  to catch it as itself: {self.hint}")
+        if self.remote_traceback:
+            lines.append(f"remote traceback:\n{self.remote_traceback}".rstrip())
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _copied, (type(self), self.args, vars(self))
 
 
 class RendezvousError(RpcError):

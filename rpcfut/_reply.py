@@ -64,7 +64,7 @@ class Reply(Generic[T]):
     def on_error(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
         """Fail with the error that the callee sent."""
         del buffers
-        _callbacks.run_on_pool(lambda: self.fail(decode_error(body)))
+        _callbacks.run_on_pool(lambda: self.fail(decode_error(body, self._about)))
 
     def on_lost(self, error: PeerLost | ClosedError) -> None:
         """Fail: no answer will come."""
