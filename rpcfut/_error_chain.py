@@ -41,7 +41,8 @@ def members_of(error: BaseException) -> tuple[BaseException, ...]:
     if issubclass(type(error), BaseExceptionGroup):
         members = vars(BaseExceptionGroup)["exceptions"].__get__(error)
     else:
-        members = vars(error)["exceptions"] if type(error) is RemoteError else ()
+        held = vars(error).get("exceptions") if type(error) is RemoteError else None
+        members = held if type(held) is tuple else ()
     return tuple(m for m in members if issubclass(type(m), BaseException))
 
 

@@ -23,9 +23,18 @@ from rpcfut._errors import (
     RpcError,
 )
 from rpcfut._known_types import type_name
+from rpcfut._wire_weights import FREE_NBYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+MAX_ITEMS: Final = 20  # notes, attributes
+NODES_COST: Final = FREE_NBYTES // 2  # of all exceptions of a chain
+TRACEBACK_NOTE: Final = "remote traceback"
+# Set on one of this library's own errors that came from a peer.
+FROM_A_PEER: Final = "_came_from_a_peer"
+# What a `RemoteError` tells beside its traceback.
+SAID: Final = ("type_name", "text", "worker", "function", "call_site", "hint")
 
 # What a callee says about the call that it was sent. All others of this library's own
 # speak of another call: a timeout or a lost peer must not be taken for this one's.

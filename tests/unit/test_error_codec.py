@@ -12,12 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcfut._error_codec import (
-    FALLBACK_BODY,
-    MAX_CHAIN,
-    decode_error,
-    encode_error,
-)
+from rpcfut._error_chain import MAX_CHAIN
+from rpcfut._error_codec import FALLBACK_BODY, decode_error, encode_error
 from rpcfut._error_text import MAX_TEXT
 from rpcfut._error_types import OF_THE_CALL
 from rpcfut._errors import (
