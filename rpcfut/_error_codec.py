@@ -16,7 +16,6 @@ a `RemoteError`. One that is passed on by a worker between keeps the words of th
 from __future__ import annotations
 
 from rpcfut._error_decode import decode_error
-from rpcfut._error_encode import FALLBACK_BODY
-from rpcfut._error_encode import encode_error
+from rpcfut._error_encode import FALLBACK_BODY, encode_error
 
 __all__ = ["FALLBACK_BODY", "decode_error", "encode_error"]

@@ -59,10 +59,9 @@ def decode_error(body: Buffer, call: CallInfo | None = None) -> BaseException:
         *(RuntimeError, MemoryError, msgpack.UnpackException),
     ) as error:
         where = f" from {call}" if call is not None else ""
-        text = f"an error reply{where} that makes no sense: {error}"
-        failure = DecodeError(clean(text, MAX_NOTE))
-        failure.__cause__ = error
-        return failure
+        what = f"{type(error).__name__}: {error}"
+        text = f"an error reply{where} that makes no sense: {what}"
+        return DecodeError(clean(text, MAX_NOTE))
 
 
 def _decode_error(body: Buffer, call: CallInfo | None) -> BaseException:
@@ -83,10 +82,14 @@ def _decode_error(body: Buffer, call: CallInfo | None) -> BaseException:
     if not isinstance(nodes, list) or not 0 < len(nodes) <= MAX_CHAIN:
         raise ValueError("no exception, or too many")
     made: dict[int, BaseException] = {}
+    free = set(range(len(nodes)))
     for number in reversed(range(len(nodes))):
-        made[number] = _Node(nodes[number], made, budget, place).make(
-            is_raised=number == 0
-        )
+        # Each is a member of one group at most: groups of groups that all hold the same
+        # ones would be printed as often as there are ways to reach them.
+        members = [n for n in dict.fromkeys(nodes[number]["members"]) if n in free]
+        free.difference_update(members)
+        node = _Node(nodes[number], made, [made[n] for n in members], budget, place)
+        made[number] = node.make(is_raised=number == 0)
     left_out = message["left_out"]
     if type(left_out) is int and left_out > 0:
         _note(made[0], f"[cut: {left_out} more exceptions of its chain are left out]")
@@ -116,6 +119,7 @@ class _Node:
         self,
         fields: dict[str, Any],
         made: dict[int, BaseException],
+        members: list[BaseException],
         budget: Budget,
         place: _Place,
     ) -> None:
@@ -123,7 +127,7 @@ class _Node:
         self._budget = budget
         self._place = place
         self._made = made
-        self._members = [made[number] for number in fields["members"]]
+        self._members = members
 
     def _linked(self, name: str) -> BaseException | None:
         number = self._fields[name]
@@ -132,7 +136,9 @@ class _Node:
     def make(self, *, is_raised: bool) -> BaseException:
         """Make the exception, and link it to those that were made before."""
         there = clean(self._fields["traceback"], _RECEIVED_TEXT)
-        error = self._itself() or self._remote_error(there)
+        error = self._itself()
+        if error is None:
+            error = self._remote_error(there)
         for note in self._fields["notes"][:MAX_ITEMS]:
             _note(error, clean(note, _RECEIVED_TEXT))
         is_told = type(error) is RemoteError and self._fields["said"] is None

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     import torch
 
 _MAX_ARGS = 1000
-_MAX_ARGS_NBYTES = 64 * 1024
+_MAX_ARGS_NBYTES = 256 * 1024
+_MAX_VALUE_NBYTES = 32 * 1024
 # All nodes of a chain together; each has an equal share.
 _NODES_NBYTES = 4 << 20
 
@@ -135,8 +136,8 @@ def _state(error: Any, room: Room) -> dict[str, object] | None:
     state = ask(lambda: state_of(error), None)
     if state is None:
         return None
-    inner = Room(_MAX_ARGS_NBYTES, NODES_COST)
-    args = [_arg(arg, inner, room) for arg in state.args[:_MAX_ARGS]]
+    inner = Room(_MAX_ARGS_NBYTES, NODES_COST, room)
+    args = [_arg(arg, inner) for arg in state.args[:_MAX_ARGS]]
     if len(state.args) > _MAX_ARGS:
         args.append(f"[cut: it has {len(state.args)} arguments]")
     fields = dict(list(state.fields.items())[-MAX_ITEMS:])  # the type's own come last
@@ -144,27 +145,24 @@ def _state(error: Any, room: Room) -> dict[str, object] | None:
     return {"args": args, "fields": {n: b for n, b in plain.items() if b is not None}}
 
 
-def _arg(arg: object, *rooms: Room) -> bytes | str:
+def _arg(arg: object, room: Room) -> bytes | str:
     """Write an argument as a value where it is a small plain one, else as text."""
     text = ask(lambda: str(arg), None)
-    body = _plain(arg, *rooms) if text is not None else None
-    if body is not None:
-        return body
-    cut = "<its __str__ raised>" if text is None else text
-    for room in rooms:
-        cut = room.text(cut, MAX_NOTE)
-    return cut
+    if text is None:
+        return room.text("<its __str__ raised>")
+    body = _plain(arg, room)
+    limit = MAX_TEXT if type(arg) is str else MAX_NOTE
+    return body if body is not None else room.text(text, limit)
 
 
-def _plain(value: object, *rooms: Room) -> bytes | None:
+def _plain(value: object, room: Room) -> bytes | None:
     """Encode a value that needs no buffers and has room; None if it is another."""
     encoded = ask(lambda: encode(value, stage=_refuse_tensor), None)
-    if encoded is None or encoded.buffers or len(encoded.body) > _MAX_ARGS_NBYTES:
+    if encoded is None or encoded.buffers or len(encoded.body) > _MAX_VALUE_NBYTES:
         return None
     cost = ask(lambda: cost_of(encoded.body), None)
-    if cost is None or not all(room.has_taken(encoded.body, cost) for room in rooms):
-        return None
-    return encoded.body
+    has_room = cost is not None and room.has_taken(encoded.body, cost)
+    return encoded.body if has_room else None
 
 
 def _refuse_tensor(_: torch.Tensor) -> NoReturn:
@@ -184,10 +182,10 @@ def _hint(kind: type) -> str:
     is_theirs = issubclass(kind, Exception) and module_name(kind) != "builtins"
     if not is_theirs or issubclass(kind, RpcError) or kind in REMADE.values():
         return ""
-    return (
-        f"call rpcfut.register_type({name}, lambda e: e.args, lambda args: "
-        f"{name}(*args)) on both workers"
-    )
+    functions = f"lambda e: e.args, lambda args: {name}(*args)"
+    if (kind.__init__, kind.__new__) != (Exception.__init__, Exception.__new__):
+        functions = "flatten, unflatten"  # nobody can know what it is made of
+    return f"call rpcfut.register_type({name}, {functions}) on both workers"
 
 
 # The answer if `encode_error` failed after all.

@@ -107,28 +107,37 @@ class Room:
     Args:
         nbytes: In the body.
         cost: In the memory of the receiver, for values; see `_wire_weights`.
+        inside: The room that this one is part of.
     """
 
-    def __init__(self, nbytes: int, cost: int) -> None:
+    def __init__(self, nbytes: int, cost: int, inside: Room | None = None) -> None:
         self._left = nbytes
         self._cost_left = cost
+        self._inside = inside
 
     def text(self, text: str, limit: int = MAX_TEXT) -> str:
         """Clean a text and cut it, so that some room is left for others."""
-        return self._taken(clean(text, min(limit, self._left // 8)))
+        return self.take(clean(text, self.limit_of(limit)))
 
     def line(self, text: str) -> str:
         """Do the same for what is to stay on one line."""
-        return self._taken(clean_line(text, min(MAX_LINE, self._left // 8)))
+        return self.take(clean_line(text, self.limit_of(MAX_LINE)))
 
-    def _taken(self, cut: str) -> str:
-        # Asked for an eighth: a character takes 4 bytes at most.
+    def limit_of(self, limit: int) -> int:
+        """How many characters a text may have; some room is left for others."""
+        fitting = min(limit, self._left // 8)  # a character takes 4 bytes at most
+        return self._inside.limit_of(fitting) if self._inside else fitting
+
+    def take(self, cut: str) -> str:
+        """Take room for a text that was cut."""
         self._left = max(0, self._left - len(cut.encode()))
-        return cut
+        return self._inside.take(cut) if self._inside else cut
 
     def has_taken(self, body: bytes, cost: int) -> bool:
         """Take room for a value, if there is enough."""
         is_enough = len(body) <= self._left and cost <= self._cost_left
+        if is_enough and self._inside:
+            is_enough = self._inside.has_taken(body, cost)
         if is_enough:
             self._left -= len(body)
             self._cost_left -= cost

@@ -36,6 +36,13 @@ class RpcError(RuntimeError):
     """Base of all errors of this library."""
 
 
+def _brief(error: BaseException) -> str:
+    """Type and text on one line."""
+    if isinstance(error, RemoteError):
+        return f"{error.type_name}: {error.text}".split("\n")[0]
+    return f"{type(error).__name__}: {error}".split("\n")[0]
+
+
 def _copied(
     kind: type[RpcError], args: tuple[object, ...], attributes: dict[str, object]
 ) -> RpcError:
@@ -210,9 +217,7 @@ class RemoteError(RpcError):
         if self.call_site:
             lines.append(f"  called at: {self.call_site}")
         for number, member in enumerate(self.exceptions, 1):
-            named = getattr(member, "type_name", type(member).__name__)
-            text = getattr(member, "text", None) or str(member)
-            lines.append(f"  member {number}:  {named}: {text}".split("\n")[0])
+            lines.append(f"  member {number}:  {_brief(member)}")
         if self.hint:
             lines.append(f"  to catch it as itself: {self.hint}")
         if self.remote_traceback:
