@@ -95,7 +95,7 @@ def put(message: Any, path: tuple[Any, ...], value: Any) -> Any:
     return message
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.sampled_from(BODIES), st.data())
 def test_a_message_with_other_parts_makes_some_error(body: bytes, data: Any) -> None:
     message = msgpack.unpackb(body)
@@ -105,7 +105,7 @@ def test_a_message_with_other_parts_makes_some_error(body: bytes, data: Any) -> 
     check(msgpack.packb(message))
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(
     st.sampled_from(BODIES),
     st.lists(st.tuples(st.integers(0, 9999), st.integers(0, 255)), max_size=4),
