@@ -156,7 +156,8 @@ class _Node:
     def _itself(self) -> BaseException | None:
         """Make the exception as itself; None if it is to be a `RemoteError`."""
         if self._fields["value"] is not None:
-            return self._registered()
+            self._fields["hint"] = "the unflatten that is registered here failed"
+            return ask(self._registered, None)
         kind = REMADE.get(self._fields["type"])
         state = self._fields["state"]
         if kind is None or state is None:

@@ -90,7 +90,7 @@ def _node(
         "traceback": room.text(ask(lambda: traceback_text(error), "<no traceback>")),
         "state": _state(error, room) if is_known and _may_be_itself(error) else None,
         "value": value,
-        "hint": room.line(ask(lambda: _hint(kind), "")),
+        "hint": room.line(ask(lambda: _hint(kind), "")) if value is None else "",
         "said": _said(error, room) if kind is RemoteError else None,
         "notes": ask(lambda: _notes(error, room), list[str]()),
         "cause": later(own(error, "__cause__")),

@@ -466,9 +466,10 @@ def test_an_error_that_is_registered_there_only_says_so() -> None:
 
 
 @pytest.mark.parametrize("end", ["flatten", "unflatten"])
-def test_an_error_whose_wire_format_raises_keeps_its_words(end: str) -> None:
+@pytest.mark.parametrize("kind", [SystemExit, KeyError, RecursionError])
+def test_an_error_whose_wire_format_raises_keeps_its_words(end: str, kind) -> None:
     def fail(_: Any) -> Any:
-        raise SystemExit if end == "flatten" else OddError("no")
+        raise kind("no")
 
     def pass_on(error: Any) -> Any:
         return error.args
