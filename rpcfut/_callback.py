@@ -6,10 +6,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from rpcfut import _callbacks
-from rpcfut._call_info import CallInfo, find_site, function_name
+from rpcfut._call_info import CallInfo, Site, function_name
 from rpcfut._capture import refuse_capture
 from rpcfut._completion import Completion, completion_of
-from rpcfut._devices import CPU, parse_device
+from rpcfut._devices import CPU, Device, parse_device
 from rpcfut._errors import Origin
 from rpcfut._host_stream import Streams, streams_by_device
 from rpcfut._outcome import Outcome, failure_of
@@ -23,7 +23,7 @@ from rpcfut._streams import (
 from rpcfut._type_registry import current_types, types_in_use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     import torch
 
@@ -40,14 +40,10 @@ class Callback:
     Args:
         function: Called with the done parent.
         child: The future to complete with what it returns; None if nobody wants that.
-        stream: The stream or streams to run on instead of pool streams, if any.
-        devices: Further devices in play.
-        after_here: Whether to run after what is queued on this thread's streams now.
-        extractor: Says what the returned value holds, in place of the registry.
+        site: Where it was registered.
 
     Raises:
-        TypeError: When a function is not callable or `stream` is no stream.
-        ValueError: When a device has no index, or two streams are on one device.
+        TypeError: When the function is not callable.
     """
 
     __slots__ = (
@@ -63,35 +59,59 @@ class Callback:
         "types",
     )
 
-    def __init__(
-        self,
-        function: Callable[[Any], Any],
-        child: Any,
-        *,
-        stream: Streams = None,
-        devices: Iterable[str | int | torch.device] | None = None,
-        after_here: bool = True,
-        extractor: Callable[[Any], object] | None = None,
-    ) -> None:
+    def __init__(self, function: Callable[[Any], Any], child: Any, site: Site) -> None:
         if not callable(function):
             raise TypeError(f"a callback must be callable, got {function!r}")
+        self.function = function
+        self.child = child
+        self.site = site
+        self.types = current_types()
+        self.extractor: Callable[[Any], object] | None = None
+        self.streams: Mapping[Device, Any] | None = None
+        self.devices: frozenset[Device] = frozenset()
+        self.marks: tuple[Mark, ...] = ()
+        self.here: Device | None = None
+        self.ticket: Ticket | None = None
+
+    def ask_for(
+        self,
+        stream: Streams,
+        devices: Iterable[str | int | torch.device] | None,
+        extractor: Callable[[Any], object] | None,
+    ) -> None:
+        """Set what only some callbacks are registered with.
+
+        Args:
+            stream: The stream or streams to run on instead of pool streams, if any.
+            devices: Further devices in play.
+            extractor: Says what the returned value holds, in place of the registry.
+
+        Raises:
+            TypeError: When the extractor is not callable or `stream` is no stream.
+            ValueError: When a device has no index, or two streams are on one device.
+        """
         if extractor is not None and not callable(extractor):
             raise TypeError(f"an extractor must be callable, got {extractor!r}")
         self.extractor = extractor
-        self.types = current_types()
-        self.function = function
-        self.child = child
-        self.site = find_site()
-        self.streams = None if stream is None else streams_by_device(stream)
-        self.devices = (
-            None if devices is None else frozenset(map(parse_device, devices))
-        )
-        used = used_devices()
-        if used:
-            refuse_capture(used, "then()")
-        self.marks = record_current(used) if used and after_here else ()
-        self.here = current_device() if used else None
-        self.ticket: Ticket | None = None
+        if stream is not None:
+            self.streams = streams_by_device(stream)
+        if devices is not None:
+            self.devices = frozenset(map(parse_device, devices))
+
+    def note_here(self, used: Sequence[Device], *, after_here: bool = True) -> None:
+        """Note the calling thread's current streams and device.
+
+        Args:
+            used: The used devices, at least one.
+            after_here: Whether to run after what is queued on these streams now.
+
+        Raises:
+            CaptureError: When one of the streams is being captured.
+        """
+        refuse_capture(used, "then()")
+        if after_here:
+            self.marks = record_current(used)
+        self.here = current_device()
 
     @property
     def lane_keys(self) -> Sequence[Hashable]:
@@ -104,7 +124,6 @@ class Callback:
         outcome: Outcome[Any],
         marks: Sequence[Mark],
         refs: Sequence[DataRef],
-        about: CallInfo | None,
     ) -> Completion:
         """Call the function on its streams and say what the child completes with.
 
@@ -113,17 +132,16 @@ class Callback:
             outcome: How the parent ended; its error keeps its traceback.
             marks: The parent's marks.
             refs: The parent's memory.
-            about: The call that all this belongs to, for messages.
         """
         if self.types is not current_types():
             with types_in_use(self.types):
-                return self.invoke(parent, outcome, marks, refs, about)
+                return self.invoke(parent, outcome, marks, refs)
         asked = marks or self.marks or refs or self.streams or self.devices
         if not asked and not used_devices():
-            return self._call(parent, outcome, about, record_in_use)
+            return self._call(parent, outcome, record_in_use)
         scope = self._enter(marks, refs)
         try:
-            return self._call(parent, outcome, about, scope.record)
+            return self._call(parent, outcome, scope.record)
         finally:
             scope.leave()
 
@@ -131,7 +149,6 @@ class Callback:
         self,
         parent: Any,
         outcome: Outcome[Any],
-        about: CallInfo | None,
         record: Callable[[Sequence[DataRef]], tuple[Mark, ...]],
     ) -> Completion:
         try:
@@ -144,9 +161,7 @@ class Callback:
             return Completion(outcome)
         # A returned future has found out for itself what its value holds.
         extractor = None if isinstance(value, type(self.child)) else self.extractor
-        return completion_of(
-            value, None, lambda: self._origin(about), record, extractor
-        )
+        return completion_of(value, None, self._origin, record, extractor)
 
     def _enter(self, marks: Sequence[Mark], refs: Sequence[DataRef]) -> Scope:
         return enter_scope(
@@ -154,11 +169,12 @@ class Callback:
             marks=(*marks, *self.marks),
             refs=refs,
             current=self.here,
-            devices=(self.devices or frozenset()) - {CPU},
+            devices=self.devices - {CPU},
             streams={d: s for d, s in (self.streams or {}).items() if d != CPU},
         )
 
-    def _origin(self, about: CallInfo | None) -> Origin:
+    def _origin(self) -> Origin:
+        about: CallInfo | None = self.child._about  # noqa: SLF001 - its parent's
         return Origin(
             what=f"the return value of the callback {function_name(self.function)}() "
             f"registered at {self.site}",

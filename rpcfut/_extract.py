@@ -86,10 +86,13 @@ def extract_device(
     kind = type(value)
     if kind in types.leaves:
         return []
-    if kind is torch.Tensor and value.is_cuda:
-        ref = plain_cuda_block(value)
-        if ref is not None:
-            return [ref]
+    if kind is torch.Tensor:
+        if value.is_cuda:
+            ref = plain_cuda_block(value)
+            if ref is not None:
+                return [ref]
+        elif value.is_cpu and not pinned.is_in_use():
+            return []
     batch = value if kind is tuple or kind is list else (value,)
     if _is_host_only(batch, types.leaves, pinned):
         return []

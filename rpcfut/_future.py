@@ -96,7 +96,9 @@ class Future(FutureCore[T]):
         """As `set_result`, but return False if the future is done already."""
         if self._outcome is not None:
             return False
-        refuse_capture(used_devices(), "set_result()")
+        used = used_devices()
+        if used:
+            refuse_capture(used, "set_result()")
         completion = completion_of(result, self._devices, self._origin)
         return self._complete(completion, _callbacks.run_here)
 
@@ -314,15 +316,13 @@ class Future(FutureCore[T]):
         child._leader = weakref.ref(self)
         if self._about is not None:
             child._about = self._about
-        registered = Callback(
-            callback,
-            child,
-            stream=stream,
-            devices=devices,
-            after_here=after_here,
-            extractor=extractor,
-        )
-        child._made_at = registered.site
+        child._made_at = site = find_site(2)
+        registered = Callback(callback, child, site)
+        if not (stream is None and devices is None and extractor is None):
+            registered.ask_for(stream, devices, extractor)
+        used = used_devices()
+        if used:
+            registered.note_here(used, after_here=after_here)
         self._enqueue(registered)
         return child
 
@@ -372,7 +372,11 @@ class Future(FutureCore[T]):
         """
         loop = running_loop()
         if loop is None:
-            self._enqueue(Callback(fn, None))
+            registered = Callback(fn, None, find_site(2))
+            used = used_devices()
+            if used:
+                registered.note_here(used)
+            self._enqueue(registered)
         else:
             self._add_hook(LoopCallback(fn, loop))
 

@@ -116,8 +116,11 @@ class FutureCore(ForeignFace[T], Generic[T]):
     def _start_drain(self, count: int, where: Where) -> None:
         """Have callbacks run at `where`; on the pool once pinned memory is filled."""
         drain = functools.partial(self._drain, count)
-        later = functools.partial(_callbacks.run_on_pool, drain)
-        self._when_filled(functools.partial(where, drain), later)
+        if self._marks:
+            later = functools.partial(_callbacks.run_on_pool, drain)
+            self._when_filled(functools.partial(where, drain), later)
+        else:
+            where(drain)
 
     def _when_filled(self, now: Callable[[], None], later: Callable[[], None]) -> None:
         """Run `now`, or `later` once pinned memory of the value is filled.
@@ -139,20 +142,24 @@ class FutureCore(ForeignFace[T], Generic[T]):
             How many callbacks there are to run; None when the future is done already.
         """
         count = 0
-        outcome = completion.outcome
+        outcome, marks, refs = completion
         unseen = self._unseen_error(outcome) if type(outcome) is Failure else None
         with self._lock:
             if self._outcome is not None:
                 return None
             # The outcome last: who sees it takes no lock before reading the others.
-            self._marks, self._refs = completion.marks, completion.refs
+            if marks or refs:
+                self._marks, self._refs = marks, refs
             if unseen is not None and not self._is_looked_at_locked():
                 self._unseen = unseen
                 unseen.is_seen = False
             self._outcome = outcome
-            hooks, self._hooks = self._hooks, None
-            # Waiters take themselves off the list, so they must stay on it.
-            foreign = tuple(self._foreign_waiters or ())
+            hooks, foreign = self._hooks, self._foreign_waiters
+            if hooks is not None:
+                self._hooks = None
+            if foreign is not None:
+                # Waiters take themselves off the list, so they must stay on it.
+                foreign = foreign.copy()
             if self._queue is not None:
                 count = len(self._queue)
                 self._is_draining = True
@@ -160,7 +167,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
                     self._take_tickets_locked(self._queue)
         for hook in hooks or ():
             hook(self, where)
-        for waiter in foreign:
+        for waiter in foreign or ():
             self._tell(waiter)
         return count
 
@@ -203,7 +210,8 @@ class FutureCore(ForeignFace[T], Generic[T]):
 
     def _follow(self, completion: Completion) -> None:
         """Complete; if the value is a future, when and as that one does (FUT-4)."""
-        value = completion.outcome.value if type(completion.outcome) is Value else None
+        outcome = completion[0]
+        value = outcome.value if type(outcome) is Value else None
         if not isinstance(value, FutureCore):
             self._complete(completion, _callbacks.run_after)
             return
@@ -242,8 +250,9 @@ class FutureCore(ForeignFace[T], Generic[T]):
         """Queue a callback, and have the queue drained if the future is done."""
         with self._lock:
             if self._queue is None:
-                self._queue = deque()
-            self._queue.append(callback)
+                self._queue = deque((callback,))
+            else:
+                self._queue.append(callback)
             if callback.streams is not None:
                 self._has_lanes = True
             if self._outcome is None:
@@ -301,7 +310,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
             callback.ticket.runner = thread
         try:
             completion = callback.invoke(
-                self, self._outcome, self._marks, self._refs, self._about
+                self, self._outcome, self._marks, self._refs
             )
         except BaseException as error:  # noqa: BLE001 - a device failed; not lost
             _callbacks.note_interrupt(error)
@@ -346,7 +355,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
             refuse_capture(used_devices(), "the value of a future was read")
             wait_marks(self._marks, self._refs)
         outcome = self._outcome
-        if isinstance(outcome, Value):
+        if type(outcome) is Value:
             return outcome.value
         assert outcome is not None
         self._look()
