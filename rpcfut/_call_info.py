@@ -61,8 +61,11 @@ def find_site(depth: int = 1) -> Site:
         depth: How many frames are known to be inside, this one included.
     """
     frame = sys._getframe(depth)  # noqa: SLF001 - inspect.stack() reads source files
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
-        frame = frame.f_back
+    while frame.f_code.co_filename.startswith(_HERE):
+        outer = frame.f_back  # makes an object, so only where it is wanted
+        if outer is None:
+            break
+        frame = outer
     return _NEW(Site, (frame.f_code, frame.f_lasti))
 
 

@@ -101,7 +101,7 @@ def run_here(*tasks: Callable[[], None]) -> None:
     if len(stacks) >= MAX_NESTING:
         run_on_pool(*tasks)
         return
-    stack = list(tasks)
+    stack = [*tasks]
     stacks.append(stack)
     try:
         while stack:

@@ -84,15 +84,14 @@ def extract_device(
     """
     types = current_types().snapshot
     kind = type(value)
+    if kind is torch.Tensor and value.is_cpu and not pinned.is_in_use():
+        return []
     if kind in types.leaves:
         return []
-    if kind is torch.Tensor:
-        if value.is_cuda:
-            ref = plain_cuda_block(value)
-            if ref is not None:
-                return [ref]
-        elif value.is_cpu and not pinned.is_in_use():
-            return []
+    if kind is torch.Tensor and value.is_cuda:
+        ref = plain_cuda_block(value)
+        if ref is not None:
+            return [ref]
     batch = value if kind is tuple or kind is list else (value,)
     if _is_host_only(batch, types.leaves, pinned):
         return []

@@ -311,12 +311,11 @@ class Future(FutureCore[T]):
             TypeError: When a function is not callable or `stream` is no stream.
         """
         child: Future[Any] = Future.__new__(Future)
-        child._lock = threading.Lock()
-        child._since_s = now_s()
+        site = find_site(2)
+        child._begin(site)
         child._leader = weakref.ref(self)
         if self._about is not None:
             child._about = self._about
-        child._made_at = site = find_site(2)
         registered = Callback(callback, child, site)
         if not (stream is None and devices is None and extractor is None):
             registered.ask_for(stream, devices, extractor)

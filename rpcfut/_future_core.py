@@ -65,12 +65,14 @@ Running = tuple["Callback", int | None, float]
 class FutureCore(ForeignFace[T], Generic[T]):
     """What `Future` is made of; that class adds what users call."""
 
-    # Class-level defaults: a future that is only completed never sets most of these.
-    _marks: Sequence[Mark] = ()
-    _refs: Sequence[DataRef] = ()
-    _hooks: list[Hook] | None = None
-    _followers: list[tuple[FutureCore[Any], Follow]] | None = None
-    _queue: deque[Callback] | None = None
+    _since_s: float
+    _made_at: tuple[CodeType, int]
+    _marks: Sequence[Mark]
+    _refs: Sequence[DataRef]
+    _hooks: list[Hook] | None
+    _followers: list[tuple[FutureCore[Any], Follow]] | None
+    _queue: deque[Callback] | None
+    # Class-level defaults: most futures never set these, nor look at them.
     _is_draining = False
     _running: Running | None = None
     _has_lanes = False  # whether a callback was given a stream
@@ -89,12 +91,19 @@ class FutureCore(ForeignFace[T], Generic[T]):
         self, *, devices: Iterable[str | int | torch.device] | None = None
     ) -> None:
         # The base class's constructor would make a condition: 1.6 us.
-        self._lock = threading.Lock()
-        self._since_s = now_s()
         frame = sys._getframe(1)  # that of a subclass's constructor, if it has one
-        self._made_at: tuple[CodeType, int] = (frame.f_code, frame.f_lasti)
+        self._begin((frame.f_code, frame.f_lasti))
         if devices is not None:
             self._devices = frozenset(map(parse_device, devices))
+
+    def _begin(self, made_at: tuple[CodeType, int]) -> None:
+        # What each future looks at is set here: a default of the class is read slower.
+        self._lock = threading.Lock()
+        self._since_s = now_s()
+        self._made_at = made_at
+        self._outcome = None
+        self._marks = self._refs = ()
+        self._hooks = self._followers = self._queue = self._foreign_waiters = None
 
     # ---- completing -------------------------------------------------------------
 
@@ -284,7 +293,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
         """
         assert self._queue is not None
         if count == 0:
-            _callbacks.run_on_pool(lambda: self._drain(_ALL))
+            _callbacks.run_on_pool(functools.partial(self._drain, _ALL))
             return
         callback = self._queue.popleft()
         if callback.ticket is None or self._has_lane(callback):
@@ -323,7 +332,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
         if not is_last:
             # Put off before the child completes, so that what the child starts comes
             # first, as if it were nested: a later callback may block for it.
-            _callbacks.run_after(lambda: self._drain(count - 1))
+            _callbacks.run_after(functools.partial(self._drain, count - 1))
         try:
             if callback.child is not None:
                 callback.child._follow(completion)

@@ -152,10 +152,10 @@ def record_marks(refs: Iterable[DataRef]) -> tuple[Mark, ...]:
 
 def record_in_use(refs: Iterable[DataRef]) -> tuple[Mark, ...]:
     """Marks on the current streams of all used devices and of the memory `refs`."""
-    devices = dict.fromkeys(used_devices())
-    if refs:
-        devices.update(_devices_of(refs))
-    return record_current(devices) if devices else ()
+    used = used_devices()
+    if not used and not refs:
+        return ()
+    return record_current({**dict.fromkeys(used), **_devices_of(refs)})
 
 
 def wait_marks(
