@@ -151,8 +151,9 @@ class Callback:
         outcome: Outcome[Any],
         record: Callable[[Sequence[DataRef]], tuple[Mark, ...]],
     ) -> Completion:
+        function = self.function
         try:
-            value = self.function(parent)
+            value = function(parent)
         except BaseException as error:  # noqa: BLE001 - stored in the child, or logged
             if not _callbacks.note_interrupt(error) and self.child is None:
                 self._log_error(error)

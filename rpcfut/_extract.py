@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import Tensor
 
 from rpcfut._audit import find_missed
 from rpcfut._blame import parts_of, rule_failed, unknown_type
@@ -84,11 +85,11 @@ def extract_device(
     """
     types = current_types().snapshot
     kind = type(value)
-    if kind is torch.Tensor and value.is_cpu and not pinned.is_in_use():
+    if kind is Tensor and value.is_cpu and not pinned.is_in_use():
         return []
     if kind in types.leaves:
         return []
-    if kind is torch.Tensor and value.is_cuda:
+    if kind is Tensor and value.is_cuda:
         ref = plain_cuda_block(value)
         if ref is not None:
             return [ref]

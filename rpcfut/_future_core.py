@@ -93,8 +93,9 @@ class FutureCore(ForeignFace[T], Generic[T]):
         # The base class's constructor would make a condition: 1.6 us.
         frame = sys._getframe(1)  # that of a subclass's constructor, if it has one
         self._begin((frame.f_code, frame.f_lasti))
-        if devices is not None:
-            self._devices = frozenset(map(parse_device, devices))
+        self._devices = (
+            None if devices is None else frozenset(map(parse_device, devices))
+        )
 
     def _begin(self, made_at: tuple[CodeType, int]) -> None:
         # What each future looks at is set here: a default of the class is read slower.

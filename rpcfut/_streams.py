@@ -22,7 +22,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
+from torch import cuda as torch_cuda
 
 from rpcfut._cuda import CudaSeam, relax_this_thread
 from rpcfut._pool import current_pool
@@ -91,7 +91,7 @@ def seam_of(device: Device) -> Seam:
 def used_devices() -> Sequence[Device]:
     """All devices, of any type, that this process has a context on."""
     # Asked four times for each callback: where nobody uses a device it must cost nothing.
-    if len(_seams) == 1 and not torch.cuda._initialized:  # noqa: SLF001 - as above
+    if len(_seams) == 1 and not torch_cuda._initialized:  # noqa: SLF001 - as above
         return ()
     found: Sequence[Device] = ()
     for seam in tuple(_seams.values()):
