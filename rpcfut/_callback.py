@@ -24,6 +24,7 @@ from rpcfut._type_registry import current_types, types_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from types import CodeType
 
     import torch
 
@@ -40,7 +41,7 @@ class Callback:
     Args:
         function: Called with the done parent.
         child: The future to complete with what it returns; None if nobody wants that.
-        site: Where it was registered.
+        place: The code and the instruction that registered it.
 
     Raises:
         TypeError: When the function is not callable.
@@ -53,18 +54,20 @@ class Callback:
         "function",
         "here",
         "marks",
-        "site",
+        "place",
         "streams",
         "ticket",
         "types",
     )
 
-    def __init__(self, function: Callable[[Any], Any], child: Any, site: Site) -> None:
+    def __init__(
+        self, function: Callable[[Any], Any], child: Any, place: tuple[CodeType, int]
+    ) -> None:
         if not callable(function):
             raise TypeError(f"a callback must be callable, got {function!r}")
         self.function = function
         self.child = child
-        self.site = site
+        self.place = place
         self.types = current_types()
         self.extractor: Callable[[Any], object] | None = None
         self.streams: Mapping[Device, Any] | None = None
@@ -112,6 +115,11 @@ class Callback:
         if after_here:
             self.marks = record_current(used)
         self.here = current_device()
+
+    @property
+    def site(self) -> Site:
+        """Where it was registered."""
+        return Site(*self.place)
 
     @property
     def lane_keys(self) -> Sequence[Hashable]:

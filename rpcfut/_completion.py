@@ -51,7 +51,10 @@ def completion_of(
         or lies on a device that was not declared.
     """
     try:
-        refs = extract_device(value) if extractor is None else extract_by(extractor, value)
+        if extractor is None:
+            refs = extract_device(value)
+        else:
+            refs = extract_by(extractor, value)
     except ExtractionError:
         refusal = _refusal(value, extractor, origin())
         return Completion(failure_of(refusal), record(()))
@@ -60,7 +63,8 @@ def completion_of(
         if not used <= devices:
             error = _mismatch(used, devices, origin())
             return Completion(failure_of(error), record(()))
-    return _NEW(Completion, (Value(value), record(refs), refs))
+    made: Completion = _NEW(Completion, (Value(value), record(refs), refs))
+    return made
 
 
 def _refusal(

@@ -12,19 +12,18 @@ It is a `concurrent.futures.Future` to `concurrent.futures.wait`, `as_completed`
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rpcfut import _callbacks
 from rpcfut._asyncio_wait import LoopCallback, running_loop, wait_in_loop
-from rpcfut._call_info import call_site, find_site
+from rpcfut._call_info import call_site, find_place, find_site
 from rpcfut._callback import Callback
 from rpcfut._capture import refuse_capture
 from rpcfut._completion import Completion, completion_of
 from rpcfut._errors import InvalidStateError, Origin
 from rpcfut._future_async import AsyncCallback
-from rpcfut._future_core import FutureCore, now_s
+from rpcfut._future_core import FutureCore
 from rpcfut._future_explain import explain
 from rpcfut._future_wait import block, check_streams, current_streams
 from rpcfut._outcome import Cancelled, Failure, Value, failure_of
@@ -311,12 +310,12 @@ class Future(FutureCore[T]):
             TypeError: When a function is not callable or `stream` is no stream.
         """
         child: Future[Any] = Future.__new__(Future)
-        site = find_site(2)
-        child._begin(site)
+        place = find_place(2)
+        child._begin(place)
         child._leader = weakref.ref(self)
         if self._about is not None:
             child._about = self._about
-        registered = Callback(callback, child, site)
+        registered = Callback(callback, child, place)
         if not (stream is None and devices is None and extractor is None):
             registered.ask_for(stream, devices, extractor)
         used = used_devices()
@@ -371,7 +370,7 @@ class Future(FutureCore[T]):
         """
         loop = running_loop()
         if loop is None:
-            registered = Callback(fn, None, find_site(2))
+            registered = Callback(fn, None, find_place(2))
             used = used_devices()
             if used:
                 registered.note_here(used)

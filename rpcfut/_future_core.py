@@ -74,6 +74,9 @@ class FutureCore(ForeignFace[T], Generic[T]):
     _queue: deque[Callback] | None
     # Class-level defaults: most futures never set these, nor look at them.
     _is_draining = False
+    # How many callbacks may still run on this thread; the pool runs the rest, or else
+    # someone who keeps registering would hold the user's thread for ever.
+    _turns = 0
     _running: Running | None = None
     _has_lanes = False  # whether a callback was given a stream
     _devices: frozenset[Device] | None = None
@@ -120,17 +123,16 @@ class FutureCore(ForeignFace[T], Generic[T]):
         if self._followers is not None:
             self._complete_followers(count, where)
         elif count:
-            self._start_drain(count, where)
+            self._start_drain(where)
         return True
 
-    def _start_drain(self, count: int, where: Where) -> None:
+    def _start_drain(self, where: Where) -> None:
         """Have callbacks run at `where`; on the pool once pinned memory is filled."""
-        drain = functools.partial(self._drain, count)
         if self._marks:
-            later = functools.partial(_callbacks.run_on_pool, drain)
-            self._when_filled(functools.partial(where, drain), later)
+            later = functools.partial(_callbacks.run_on_pool, self._drain)
+            self._when_filled(functools.partial(where, self._drain), later)
         else:
-            where(drain)
+            where(self._drain)
 
     def _when_filled(self, now: Callable[[], None], later: Callable[[], None]) -> None:
         """Run `now`, or `later` once pinned memory of the value is filled.
@@ -158,28 +160,30 @@ class FutureCore(ForeignFace[T], Generic[T]):
             if self._outcome is not None:
                 return None
             # The outcome last: who sees it takes no lock before reading the others.
-            if marks or refs:
-                self._marks, self._refs = marks, refs
+            self._marks, self._refs = marks, refs
             if unseen is not None and not self._is_looked_at_locked():
                 self._unseen = unseen
                 unseen.is_seen = False
             self._outcome = outcome
-            hooks, foreign = self._hooks, self._foreign_waiters
-            if hooks is not None:
-                self._hooks = None
-            if foreign is not None:
-                # Waiters take themselves off the list, so they must stay on it.
-                foreign = foreign.copy()
+            hooks, self._hooks = self._hooks, None
+            # Waiters take themselves off the list, so they must stay on it.
+            foreign = self._foreign_waiters and self._foreign_waiters.copy()
             if self._queue is not None:
-                count = len(self._queue)
+                count = self._turns = len(self._queue)
                 self._is_draining = True
                 if self._has_lanes:
                     self._take_tickets_locked(self._queue)
-        for hook in hooks or ():
-            hook(self, where)
-        for waiter in foreign or ():
-            self._tell(waiter)
+        if hooks or foreign:
+            self._wake(hooks or (), foreign or (), where)
         return count
+
+    def _wake(
+        self, hooks: Iterable[Hook], foreign: Iterable[Any], where: Where
+    ) -> None:
+        for hook in hooks:
+            hook(self, where)
+        for waiter in foreign:
+            self._tell(waiter)
 
     def _unseen_error(self, failure: Failure) -> Unseen | None:
         if isinstance(failure.error, QUIET):
@@ -202,7 +206,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
         A loop, since an asynchronous loop makes a chain of any length. No callback runs
         before the last follower is done: it may wait for one.
         """
-        drains = [functools.partial(self._drain, count)] if count else []
+        drains = [self._drain] if count else []
         leaders: list[FutureCore[Any]] = [self]
         for leader in leaders:
             followers, leader._followers = leader._followers, None
@@ -214,7 +218,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
                 if count_there is not None:
                     leaders.append(follower)
                 if count_there:
-                    drains.append(functools.partial(follower._drain, count_there))
+                    drains.append(follower._drain)
         if drains:
             where(*drains)
 
@@ -260,9 +264,8 @@ class FutureCore(ForeignFace[T], Generic[T]):
         """Queue a callback, and have the queue drained if the future is done."""
         with self._lock:
             if self._queue is None:
-                self._queue = deque((callback,))
-            else:
-                self._queue.append(callback)
+                self._queue = deque()
+            self._queue.append(callback)
             if callback.streams is not None:
                 self._has_lanes = True
             if self._outcome is None:
@@ -274,7 +277,8 @@ class FutureCore(ForeignFace[T], Generic[T]):
             if self._is_draining:
                 return
             self._is_draining = True
-        self._start_drain(_ALL, _callbacks.run_on_pool)
+            self._turns = _ALL
+        self._start_drain(_callbacks.run_on_pool)
 
     def _take_tickets_locked(self, callbacks: Iterable[Callback]) -> None:
         with_streams = [c for c in callbacks if c.streams is not None]
@@ -283,28 +287,26 @@ class FutureCore(ForeignFace[T], Generic[T]):
         for callback, ticket in zip(with_streams, tickets, strict=True):
             callback.ticket = ticket
 
-    def _drain(self, count: int) -> None:
+    def _drain(self) -> None:
         """Run the next callback and put off the others.
 
         Only called when there is one and `_is_draining` is set.
-
-        Args:
-            count: How many may run on this thread; the pool runs the rest, or else
-                someone who keeps registering would hold the user's thread for ever.
         """
         assert self._queue is not None
-        if count == 0:
-            _callbacks.run_on_pool(functools.partial(self._drain, _ALL))
+        if self._turns == 0:
+            self._turns = _ALL
+            _callbacks.run_on_pool(self._drain)
             return
         callback = self._queue.popleft()
         if callback.ticket is None or self._has_lane(callback):
-            self._run(callback, count)
+            self._run(callback)
 
     def _has_lane(self, callback: Callback) -> bool:
         """Whether the callback may run now; if not, it goes on from here by itself."""
 
         def resume() -> None:
-            self._run(callback, _ALL)
+            self._turns = _ALL
+            self._run(callback)
 
         assert callback.ticket is not None
         self._running = (callback, None, now_s())
@@ -312,16 +314,14 @@ class FutureCore(ForeignFace[T], Generic[T]):
             callback.ticket, lambda: _callbacks.run_on_pool(resume)
         )
 
-    def _run(self, callback: Callback, count: int) -> None:
+    def _run(self, callback: Callback) -> None:
         assert self._outcome is not None
         thread = threading.get_ident()
         self._running = (callback, thread, now_s())
         if callback.ticket is not None:
             callback.ticket.runner = thread
         try:
-            completion = callback.invoke(
-                self, self._outcome, self._marks, self._refs
-            )
+            completion = callback.invoke(self, self._outcome, self._marks, self._refs)
         except BaseException as error:  # noqa: BLE001 - a device failed; not lost
             _callbacks.note_interrupt(error)
             completion = Completion(failure_of(error))
@@ -333,7 +333,8 @@ class FutureCore(ForeignFace[T], Generic[T]):
         if not is_last:
             # Put off before the child completes, so that what the child starts comes
             # first, as if it were nested: a later callback may block for it.
-            _callbacks.run_after(functools.partial(self._drain, count - 1))
+            self._turns -= 1
+            _callbacks.run_after(self._drain)
         try:
             if callback.child is not None:
                 callback.child._follow(completion)
@@ -365,7 +366,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
             refuse_capture(used_devices(), "the value of a future was read")
             wait_marks(self._marks, self._refs)
         outcome = self._outcome
-        if type(outcome) is Value:
+        if isinstance(outcome, Value):
             return outcome.value
         assert outcome is not None
         self._look()

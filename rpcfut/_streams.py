@@ -90,7 +90,7 @@ def seam_of(device: Device) -> Seam:
 
 def used_devices() -> Sequence[Device]:
     """All devices, of any type, that this process has a context on."""
-    # Asked four times for each callback: where nobody uses a device it must cost nothing.
+    # Asked four times for each callback, which is much where nobody uses a device.
     if len(_seams) == 1 and not torch_cuda._initialized:  # noqa: SLF001 - as above
         return ()
     found: Sequence[Device] = ()

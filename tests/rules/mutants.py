@@ -124,9 +124,8 @@ MUTANTS = [
         rule="str7",
         what="events only on declared devices",
         path="rpcfut/_completion.py",
-        old="    return Completion(Value(value), record(refs), refs)\n",
-        new="    marks = record(refs) if devices else ()\n"
-        "    return Completion(Value(value), marks, refs)\n",
+        old="(Value(value), record(refs), refs))\n",
+        new="(Value(value), record(refs) if devices else (), refs))\n",
     ),
     Mutant(
         rule="str8",

@@ -21,7 +21,7 @@ class Clock(Protocol):
 class MonotonicClock:
     """The clock of the operating system. Any thread."""
 
-    now_s = staticmethod(time.monotonic)  # in seconds; a call of its own would double it
+    now_s = staticmethod(time.monotonic)  # no call around it: each future asks
 
     def __repr__(self) -> str:
         return f"<MonotonicClock now_s={self.now_s():.3f}>"
