@@ -99,7 +99,7 @@ class Callback:
         if stream is not None:
             self.streams = streams_by_device(stream)
         if devices is not None:
-            self.devices = frozenset(map(parse_device, devices))
+            self.devices = frozenset(map(parse_device, devices)) - {CPU}
 
     def note_here(self, used: Sequence[Device], *, after_here: bool = True) -> None:
         """Note the calling thread's current streams and device.
@@ -173,13 +173,16 @@ class Callback:
         return completion_of(value, None, self._origin, record, extractor)
 
     def _enter(self, marks: Sequence[Mark], refs: Sequence[DataRef]) -> Scope:
+        streams = self.streams
+        if streams is not None:
+            streams = {d: s for d, s in streams.items() if d != CPU}
         return enter_scope(
             _callbacks.runtime().streams.lease,
             marks=(*marks, *self.marks),
             refs=refs,
             current=self.here,
-            devices=self.devices - {CPU},
-            streams={d: s for d, s in (self.streams or {}).items() if d != CPU},
+            devices=self.devices,
+            streams=streams,
         )
 
     def _origin(self) -> Origin:

@@ -71,6 +71,7 @@ class CudaSeam:
     def __init__(self) -> None:
         self._holding = Holding(self.record)
         self._used: tuple[Device, ...] = ()
+        self._count = 0  # of all devices; fixed once CUDA is in use
         self._known: dict[tuple[int, int, int], torch.cuda.Stream] = {}
 
     @property
@@ -78,9 +79,10 @@ class CudaSeam:
         """Devices whose primary context exists; asking makes none (STR-12)."""
         if not torch.cuda.is_initialized():
             return ()
-        count = torch.cuda.device_count()
-        if len(self._used) < count:  # contexts come, and do not go
-            used = [Device("cuda", i) for i in range(count) if _has_context(i)]
+        if self._count == 0:
+            self._count = torch.cuda.device_count()
+        if len(self._used) < self._count:  # contexts come, and do not go
+            used = [Device("cuda", i) for i in range(self._count) if _has_context(i)]
             if len(used) > len(self._used):
                 self._used = tuple(used)
         return self._used

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from torch import cuda as torch_cuda
 
@@ -43,7 +43,9 @@ class Mark(NamedTuple):
     event: Event
 
 
-_seams: dict[str, Seam] = {"cuda": CudaSeam()}
+_CUDA: Final = CudaSeam()
+_NEW: Final[Any] = tuple.__new__  # Mark() takes twice as long
+_seams: dict[str, Seam] = {"cuda": _CUDA}
 _seams_lock = threading.Lock()
 
 
@@ -90,9 +92,8 @@ def seam_of(device: Device) -> Seam:
 
 def used_devices() -> Sequence[Device]:
     """All devices, of any type, that this process has a context on."""
-    # Asked four times for each callback, which is much where nobody uses a device.
-    if len(_seams) == 1 and not torch_cuda._initialized:  # noqa: SLF001 - as above
-        return ()
+    if len(_seams) == 1:  # asked four times and more for each callback
+        return _CUDA.used_devices if torch_cuda._initialized else ()  # noqa: SLF001 - as above
     found: Sequence[Device] = ()
     for seam in tuple(_seams.values()):
         devices = seam.used_devices
@@ -136,13 +137,13 @@ def record_streams(streams: Iterable[tuple[Device, Any]]) -> tuple[Mark, ...]:
         seam = seam_of(device)
         event = seam.record(stream)
         if event is not None:
-            marks.append(Mark(seam, device, event))
+            marks.append(_NEW(Mark, (seam, device, event)))
     return tuple(marks)
 
 
 def record_current(devices: Iterable[Device]) -> tuple[Mark, ...]:
     """Record one event on the calling thread's current stream of each device."""
-    return record_streams((d, seam_of(d).current_stream(d)) for d in devices)
+    return record_streams([(d, seam_of(d).current_stream(d)) for d in devices])
 
 
 def record_marks(refs: Iterable[DataRef]) -> tuple[Mark, ...]:
@@ -187,9 +188,11 @@ def pinned_marks(marks: Sequence[Mark], refs: Iterable[DataRef]) -> Sequence[Mar
 
     Only those that have not passed yet; none if no memory is pinned.
     """
-    if not marks or all(ref.device.type != "cpu" for ref in refs):
-        return ()
-    return [mark for mark in marks if not mark.event.query()]
+    if marks:
+        for ref in refs:
+            if ref.device.type == "cpu":
+                return [mark for mark in marks if not mark.event.query()]
+    return ()
 
 
 class Scope:
@@ -293,8 +296,11 @@ def enter_scope(
         The scope, to be left on the same thread.
     """
     scope = Scope(lease)
-    in_play = (*(mark.device for mark in marks), *devices, *used_devices())
-    current = next((r.device for r in refs if r.device.type != "cpu"), current)
+    in_play = (*[mark.device for mark in marks], *devices, *used_devices())
+    for ref in refs:
+        if ref.device.type != "cpu":
+            current = ref.device
+            break
     if current_pool() is not None:
         relax_this_thread()
     try:
