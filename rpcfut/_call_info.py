@@ -62,7 +62,11 @@ def find_place(depth: int) -> tuple[CodeType, int]:
     Args:
         depth: How many frames are known to be inside, this one included.
     """
-    frame = sys._getframe(depth)  # noqa: SLF001 - inspect.stack() reads source files
+    # Not inspect.stack(): that reads source files.
+    try:
+        frame = sys._getframe(depth)  # noqa: SLF001
+    except ValueError:  # none is outside: a thread was started with the function itself
+        frame = sys._getframe(1)  # noqa: SLF001
     while frame.f_code.co_filename.startswith(_HERE):
         outer = frame.f_back  # makes an object, so only where it is wanted
         if outer is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import queue
 import re
 import threading
 from typing import TYPE_CHECKING, Any
@@ -66,6 +68,16 @@ def test_a_child_waits_for_its_callback_and_its_parent() -> None:
         "    <rpcfut.Future pending, 3 callbacks>: made at HERE, T s ago",
         "      waits for somebody to call set_result, set_exception or cancel",
     ]
+
+
+def test_then_may_be_all_that_a_thread_runs() -> None:
+    """No frame outside the library registered the callback; it runs all the same."""
+    future: Future[int] = Future()
+    seen: queue.SimpleQueue[int] = queue.SimpleQueue()
+    future.set_result(1)
+    _thread.start_new_thread(future.then, (lambda f: seen.put(f.value()),))
+    _thread.start_new_thread(future.add_done_callback, (lambda f: seen.put(2),))
+    assert {seen.get(timeout=10), seen.get(timeout=10)} == {1, 2}
 
 
 def test_a_timeout_says_the_same() -> None:
