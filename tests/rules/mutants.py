@@ -226,10 +226,10 @@ MUTANTS = [
         rule="str12",
         what="events on declared devices that hold nothing",
         path="rpcfut/_completion.py",
-        old="    return Completion(Value(value), record(refs), refs)\n",
+        old="    made: Completion = _NEW(Completion, (Value(value), record(refs), refs))\n",
         new="    from rpcfut._streams import record_current\n"
         "    marks = (*record(refs), *record_current(devices or ()))\n"
-        "    return Completion(Value(value), marks, refs)\n",
+        "    made = Completion(Value(value), marks, refs)\n",
         on=("sim",),
     ),
     Mutant(
