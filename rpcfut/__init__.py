@@ -1,7 +1,6 @@
 """Futures for remote calls between GPU workers."""
 
 from rpcfut._agent import Agent as Agent
-from rpcfut._agent import AgentOptions as AgentOptions
 from rpcfut._api import expose as expose
 from rpcfut._api import expose_torch as expose_torch
 from rpcfut._api import get_worker_info as get_worker_info
@@ -39,6 +38,7 @@ from rpcfut._group import wait_all as wait_all
 from rpcfut._host_stream import stream as stream
 from rpcfut._joining import init_rpc as init_rpc
 from rpcfut._joining import shutdown as shutdown
+from rpcfut._options import AgentOptions as AgentOptions
 from rpcfut._outcome import Cancelled as Cancelled
 from rpcfut._outcome import Failure as Failure
 from rpcfut._outcome import Outcome as Outcome
@@ -48,6 +48,8 @@ from rpcfut._registry import extractors as extractors
 from rpcfut._registry import no_device_data as no_device_data
 from rpcfut._registry import register_extractor as register_extractor
 from rpcfut._registry import register_type as register_type
+from rpcfut._serving import ServedCall as ServedCall
+from rpcfut._serving import current_call as current_call
 from rpcfut._workers import WorkerInfo as WorkerInfo
 
 __all__ = [
@@ -77,6 +79,7 @@ __all__ = [
     "RendezvousError",
     "RpcError",
     "RpcTimeoutError",
+    "ServedCall",
     "StreamContextError",
     "UnknownWorkerError",
     "Value",
@@ -85,6 +88,7 @@ __all__ = [
     "backward",
     "collect_all",
     "current_agent",
+    "current_call",
     "expose",
     "expose_torch",
     "extract",

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
@@ -20,8 +20,10 @@ from rpcfut._calling import Caller
 from rpcfut._dispatch import Dispatcher
 from rpcfut._errors import LifecycleError, RendezvousError
 from rpcfut._group import wait_all
-from rpcfut._placement import DeviceMap, Placement, Policy
+from rpcfut._options import AgentOptions
+from rpcfut._placement import Placement
 from rpcfut._pool import ThreadPool, current_pool
+from rpcfut._serving import ServedCall
 from rpcfut._streams import record_in_use
 from rpcfut._watcher import DeviceWatcher
 from rpcfut._workers import Worker, WorkerInfo, WorkerTable
@@ -43,40 +45,6 @@ _log = logging.getLogger("rpcfut.agent")
 
 _CLOSE_S = 5.0
 _POLL_S = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOptions:
-    """How an agent behaves.
-
-    Args:
-        timeout_s: Deadline of calls that name none, in seconds; None for no deadline.
-        max_threads: How many threads may serve calls, waiting ones included.
-        core_threads: How many may run at a time, waiting ones not included.
-        placement: What to do with an array whose device this worker does not have:
-            ``"error"`` fails its call, ``"cpu"`` keeps it on the host.
-        device_maps: For each peer, by name, which of its devices each of this worker's
-            is, where it is not the one of the same index.
-    """
-
-    timeout_s: float | None = None
-    max_threads: int = 256
-    core_threads: int = 16
-    placement: Policy = "error"
-    device_maps: Mapping[str, DeviceMap] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.timeout_s is not None and not (
-            isinstance(self.timeout_s, (int, float)) and self.timeout_s > 0
-        ):
-            raise ValueError(f"timeout_s must be positive, got {self.timeout_s!r}")
-        if not (isinstance(self.max_threads, int) and self.max_threads >= 1):
-            raise ValueError(f"max_threads must be 1 or more, got {self.max_threads!r}")
-        if not (isinstance(self.core_threads, int) and self.core_threads >= 1):
-            raise ValueError(
-                f"core_threads must be 1 or more, got {self.core_threads!r}"
-            )
-        Placement("", self.placement, self.device_maps)  # raises if they are wrong
 
 
 class Agent:
@@ -302,9 +270,10 @@ class Agent:
     def on_call(self, call: IncomingCall) -> None:
         """Hand a peer's call to the pool. Reader thread."""
         caller = self._workers.find(call.sender_rank).name
+        served = ServedCall(caller, call.deadline_s, self._clock)
         with self._changed:
             self._serving += 1
-        self._dispatcher.take(call, caller, self._note_served)
+        self._dispatcher.take(call, served, self._note_served)
 
     def _note_served(self) -> None:
         with self._changed:
@@ -314,13 +283,30 @@ class Agent:
     def on_notice(self, rank: int, kind: Kind, call_id: int) -> None:
         """Take a peer's notice. Reader thread."""
         if kind is Kind.CANCEL:
-            _log.debug("rank %s gave up its call %s", rank, call_id)
+            served = self._dispatcher.served.find(rank, call_id)
+            if served is not None:
+                served.cancel()
             return
+        if kind is Kind.GOODBYE:
+            self._cancel_calls_of(rank)
         self._note_away(rank)
+
+    def on_ask(self, rank: int, call_id: int) -> str:
+        """Say where a peer's call is. Reader thread."""
+        served = self._dispatcher.served.find(rank, call_id)
+        if served is None:
+            return "not to be found: it has not arrived, or its answer is on the way"
+        return served.describe()
+
+    def _cancel_calls_of(self, rank: int) -> None:
+        """Nobody waits for these any more."""
+        for served in self._dispatcher.served.take_of(rank):
+            served.cancel()
 
     def on_peer_lost(self, rank: int, reason: str) -> None:
         """Take note that a peer died. Reader or liveness thread."""
         _log.warning("worker %r is lost: %s", self._workers.find(rank).name, reason)
+        self._cancel_calls_of(rank)
         self._note_away(rank)
 
     def _note_away(self, rank: int) -> None:

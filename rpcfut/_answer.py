@@ -9,12 +9,15 @@ from rpcfut._codec import encode
 from rpcfut._error_codec import FALLBACK_BODY, encode_error
 from rpcfut._error_text import describe
 from rpcfut._errors import Origin
+from rpcfut._serving import Stage
 from rpcfut._staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rpcfut._codec import Encoded
+    from rpcfut._served import ServedTable
+    from rpcfut._serving import ServedCall
     from rpcfut._streams import Mark
     from rpcfut._watcher import DeviceWatcher
     from rpcfut_transport import Buffer, Endpoint, IncomingCall
@@ -37,7 +40,8 @@ class Answer:
         endpoint: Takes the answer.
         watcher: Sends an answer that waits for a device.
         call: The call.
-        caller: Name of the worker that sent it.
+        served: What is known of it.
+        table: Forgets it when it is answered.
     """
 
     def __init__(
@@ -46,14 +50,20 @@ class Answer:
         endpoint: Endpoint,
         watcher: DeviceWatcher,
         call: IncomingCall,
-        caller: str,
+        served: ServedCall,
+        table: ServedTable,
     ) -> None:
         self._worker = worker
         self._endpoint = endpoint
         self._watcher = watcher
         self._call = call
-        self._caller = caller
-        self.function = "a function whose name did not decode"
+        self._served = served
+        self._table = table
+
+    @property
+    def function(self) -> str:
+        """The name that the caller used."""
+        return self._served.function or "a function whose name did not decode"
 
     def encode(self, result: Any) -> Prepared:
         """Encode the result, and queue its copies on the current streams.
@@ -68,6 +78,7 @@ class Answer:
 
     def send(self, prepared: Prepared) -> None:
         """Send a result behind its copies. Does not wait for them."""
+        self._served.enter(Stage.ANSWERING)
         self._watcher.when_passed(
             prepared.marks, lambda: self._send(*prepared.encoded), self.fail
         )
@@ -84,17 +95,21 @@ class Answer:
             _log.error(
                 "%s failed for %s, and its error could not be encoded: %s",
                 self.function,
-                self._caller,
+                self._served.caller,
                 describe(failure),
             )
         elif _log.isEnabledFor(logging.DEBUG):
-            _log.debug(
-                "%s failed for %s: %s", self.function, self._caller, describe(error)
-            )
+            _log.debug("%s failed: %s", self._served, describe(error))
+
+    def expire(self) -> None:
+        """Say that the function was not called, since nobody waits for it."""
+        self._send(b"", (), is_error=True)
 
     def _send(
         self, body: Buffer, buffers: Sequence[Buffer], *, is_error: bool = False
     ) -> None:
+        call = self._call
+        self._table.remove(call.sender_rank, call.call_id, self._served)
         self._endpoint.reply(self._call, is_error=is_error, body=body, buffers=buffers)
 
     def origin(self) -> Origin:
@@ -103,5 +118,5 @@ class Answer:
             what=f"the return value of {self.function}",
             path_root="result",
             worker=self._worker,
-            call=f"{self.function}, called by worker {self._caller!r}",
+            call=f"{self.function}, called by worker {self._served.caller!r}",
         )

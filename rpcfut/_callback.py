@@ -13,6 +13,7 @@ from rpcfut._devices import CPU, Device, parse_device
 from rpcfut._errors import Origin
 from rpcfut._host_stream import Streams, streams_by_device
 from rpcfut._outcome import Outcome, failure_of
+from rpcfut._serving import call_in_service, serving
 from rpcfut._streams import (
     current_device,
     enter_scope,
@@ -48,6 +49,7 @@ class Callback:
     """
 
     __slots__ = (
+        "call",
         "child",
         "devices",
         "extractor",
@@ -69,6 +71,7 @@ class Callback:
         self.child = child
         self.place = place
         self.types = current_types()
+        self.call = call_in_service()
         self.extractor: Callable[[Any], object] | None = None
         self.streams: Mapping[Device, Any] | None = None
         self.devices: frozenset[Device] = frozenset()
@@ -143,6 +146,9 @@ class Callback:
         """
         if self.types is not current_types():
             with types_in_use(self.types):
+                return self.invoke(parent, outcome, marks, refs)
+        if self.call is not call_in_service():
+            with serving(self.call):
                 return self.invoke(parent, outcome, marks, refs)
         asked = marks or self.marks or refs or self.streams or self.devices
         if not asked and not used_devices():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rpcfut._call_info import CallInfo, call_site
 from rpcfut._capture import refuse_capture
@@ -15,13 +15,16 @@ from rpcfut._errors import (
     LifecycleError,
     Origin,
     PeerLostError,
+    RpcError,
+    RpcTimeoutError,
 )
 from rpcfut._future_binding import bind_call
 from rpcfut._reply import Reply
+from rpcfut._serving import call_in_service
 from rpcfut._staging import Staging
 from rpcfut._streams import used_devices
 from rpcfut._wire_codes import REQUEST_DEPTH
-from rpcfut_transport import ClosedError, Kind, PeerLost, TransportError
+from rpcfut_transport import ClosedError, PeerLost, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,14 +84,14 @@ class Caller:
             gone has failed.
         """
         refuse_capture(used_devices(), "rpc_async()")
+        limit = self._limit(timeout)
         name = self._exposed.name_of(function)
         names = ", ".join(worker.name for worker in workers)
         about = CallInfo(worker=self._worker, to=names, function=name, site=call_site())
         staging = Staging()
         request = _encode_request(name, args, kwargs, staging, about)
         marks = staging.marks()
-        seconds = timeout if timeout is not None else self._timeout_s
-        return [self._open(w, about, request, marks, seconds) for w in workers]
+        return [self._open(w, about, request, marks, limit) for w in workers]
 
     def _open(
         self,
@@ -96,42 +99,90 @@ class Caller:
         about: CallInfo,
         request: Encoded,
         marks: Sequence[Mark],
-        timeout_s: float | None,
+        limit: Limit,
     ) -> Future[Any]:
         """Open one call, and send it once the copies of its arguments have passed."""
         about = replace(about, to=worker.name)
-        reply: Reply[Any] = Reply(
-            about, timeout_s, partial(self._placement.locate, worker.rank)
-        )
+        locate = partial(self._placement.locate, worker.rank)
+        reply: Reply[Any] = Reply(about, limit.text, locate)
+        if limit.timeout_s == 0.0 and limit.is_inherited:
+            text = f"cannot call {about}: there is no time left of {limit.text}"
+            return _failed(reply, about, RpcTimeoutError(text))
         try:
-            call_id = self._endpoint.open_call(worker.rank, timeout_s, reply)
+            call_id = self._endpoint.open_call(worker.rank, limit.timeout_s, reply)
         except PeerLost as error:
-            bind_call(reply.future, about, lambda: None)
-            reply.fail(PeerLostError(f"cannot call {about}: {error}"))
-            return reply.future
+            return _failed(reply, about, PeerLostError(f"cannot call {about}: {error}"))
         except ClosedError as error:
             raise LifecycleError(f"cannot call {about}: {error}") from error
         except TransportError as error:
             raise CallRefusedError(f"cannot call {about}: {error}") from error
+        endpoint = self._endpoint
         try:
-            bind_call(reply.future, about, lambda: self._abandon(worker.rank, call_id))
+            bind_call(
+                reply.future,
+                about,
+                lambda: _ignore(endpoint.abandon_call(call_id)),
+                partial(reply.ask, partial(endpoint.ask, call_id)),
+            )
+
+            def send() -> None:
+                reply.is_sent = True
+                endpoint.send_call(call_id, *request)
+
             self._watcher.when_passed(
-                marks,
-                lambda: _ignore(self._endpoint.send_call(call_id, *request)),
-                lambda error: self._fail_unsent(call_id, reply, error),
+                marks, send, lambda error: self._fail_unsent(call_id, reply, error)
             )
         except BaseException:  # an interrupt: nobody will wait for this call
-            self._endpoint.abandon_call(call_id)
+            endpoint.abandon_call(call_id)
             raise
         return reply.future
-
-    def _abandon(self, rank: int, call_id: int) -> None:
-        if self._endpoint.abandon_call(call_id):
-            self._endpoint.send_notice(rank, Kind.CANCEL, call_id)
 
     def _fail_unsent(self, call_id: int, reply: Reply[Any], error: Exception) -> None:
         if self._endpoint.abandon_call(call_id):
             reply.fail(error)
+
+    def _limit(self, timeout: float | None) -> Limit:
+        """How long a call may take, by its own timeout and that of the one served."""
+        _check_timeout(timeout)
+        timeout_s = timeout if timeout is not None else self._timeout_s
+        served = call_in_service()
+        left_s = served.remaining_s if served is not None else None
+        if left_s is None or (timeout_s is not None and timeout_s <= left_s):
+            return Limit(timeout_s, f"{timeout_s} s", is_inherited=False)
+        text = f"the {left_s:.3f} s that were left for {served}"
+        return Limit(left_s, text, is_inherited=True)
+
+
+def _failed(reply: Reply[T], about: CallInfo, error: RpcError) -> Future[T]:
+    """The future of a call that was never opened."""
+    bind_call(reply.future, about, lambda: None, lambda _: "it was not sent")
+    reply.fail(error)
+    return reply.future
+
+
+class Limit(NamedTuple):
+    """How long a call may take.
+
+    Args:
+        timeout_s: Seconds; None for ever.
+        text: The same in words.
+        is_inherited: Whether it is what is left of the call that is served here.
+    """
+
+    timeout_s: float | None
+    text: str
+    is_inherited: bool
+
+
+def _check_timeout(timeout: object) -> None:
+    if timeout is None:
+        return
+    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if not is_number or not timeout >= 0:  # type: ignore[operator]
+        raise CallRefusedError(
+            "timeout must be a number of seconds from 0 on, or None for no deadline of "
+            f"its own, got {timeout!r}"
+        )
 
 
 def _encode_request(

@@ -23,6 +23,8 @@ from rpcfut._future_core import add_hook, complete
 from rpcfut._isolation import run_isolated
 from rpcfut._order import DeviceOrder
 from rpcfut._own_streams import own_streams, place_in
+from rpcfut._served import ServedTable
+from rpcfut._serving import Stage, serving
 from rpcfut._turns import Turns
 from rpcfut._wire_codes import REQUEST_DEPTH
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from rpcfut._completion import Completion
     from rpcfut._exposed import ExposedTable
     from rpcfut._placement import Placement
+    from rpcfut._serving import ServedCall
     from rpcfut._streams import Scope
     from rpcfut._watcher import DeviceWatcher
     from rpcfut_transport import Endpoint, IncomingCall
@@ -66,20 +69,23 @@ class Dispatcher:
         self.order = DeviceOrder()
         self._start = start
         self._turns: dict[str, Turns] = {}
-        self._cancels: dict[Future[Any], Callable[[], None]] = {}
+        self.served = ServedTable()
         self._is_closed = False
 
-    def take(self, call: IncomingCall, caller: str, done: Callable[[], None]) -> None:
+    def take(
+        self, call: IncomingCall, served: ServedCall, done: Callable[[], None]
+    ) -> None:
         """Have a pool thread run one call and see to its answer. Does not block.
 
         Args:
             call: The call, its body still encoded.
-            caller: Name of the worker that sent it.
+            served: What its function may know of it.
             done: Called once, when the function and what it returned have ended.
         """
+        self.served.add(call.sender_rank, call.call_id, served)
         turns = self._turns_of(call) if self._exposed.has_serial else None
         if turns is None:
-            self._start(lambda: self.serve(call, caller, done))
+            self._start(lambda: self.serve(call, served, done))
             return
 
         def serve(next_turn: Callable[[], None]) -> None:
@@ -87,7 +93,7 @@ class Dispatcher:
                 next_turn()
                 done()
 
-            self.serve(call, caller, both)
+            self.serve(call, served, both)
 
         turns.submit(serve)
 
@@ -97,24 +103,39 @@ class Dispatcher:
             return None
         return self._turns.setdefault(name, Turns(self._start))
 
-    def serve(self, call: IncomingCall, caller: str, done: Callable[[], None]) -> None:
+    def serve(
+        self, call: IncomingCall, served: ServedCall, done: Callable[[], None]
+    ) -> None:
         """Run one call here and see to its answer. Never raises. Pool thread.
+
+        Not if nobody waits for it any more (RPC-2).
 
         Args:
             call: The call, its body still encoded.
-            caller: Name of the worker that sent it.
+            served: What its function may know of it.
             done: Called once, when the function and what it returned have ended.
         """
-        answer = Answer(self._worker, self._endpoint, self._watcher, call, caller)
-        run_isolated(self._serve_here, call, answer, done)
+        answer = Answer(
+            self._worker, self._endpoint, self._watcher, call, served, self.served
+        )
+        if served.cancelled:
+            answer.expire()
+            done()
+        else:
+            run_isolated(self._serve_here, call, answer, served, done)
 
     def _serve_here(
-        self, call: IncomingCall, answer: Answer, done: Callable[[], None]
+        self,
+        call: IncomingCall,
+        answer: Answer,
+        served: ServedCall,
+        done: Callable[[], None],
     ) -> None:
         follows = False
+        served.enter(Stage.RUNNING)
         try:
-            with own_streams() as scope:
-                follows = self._run(call, answer, scope, done)
+            with serving(served), own_streams() as scope:
+                follows = self._run(call, answer, served, scope, done)
         except BaseException as error:  # noqa: BLE001 - travels to the caller
             answer.fail(error)
         finally:
@@ -125,6 +146,7 @@ class Dispatcher:
         self,
         call: IncomingCall,
         answer: Answer,
+        served: ServedCall,
         scope: Scope,
         done: Callable[[], None],
     ) -> bool:
@@ -140,7 +162,7 @@ class Dispatcher:
                 pass
             case _:
                 raise DecodeError("a call must be [name, args, kwargs]")
-        answer.function = name
+        served.function = name
         exposed = self._exposed.find(name, self._worker)
         order = self.order if exposed.is_ordered else None
         before = order.marks() if order is not None else self.order.joined
@@ -149,7 +171,7 @@ class Dispatcher:
         try:
             result = exposed.function(*args, **kwargs)
             if inspect.iscoroutine(result):
-                result = self._drive(result, answer)
+                result = self._drive(result, answer, served)
             if not isinstance(result, Future):
                 prepared = answer.encode(result)
         finally:
@@ -160,33 +182,33 @@ class Dispatcher:
         if prepared is not None:
             answer.send(prepared)
             return False
+        served.enter(Stage.FOLLOWING)
         future: Future[Any] = result
         follow = partial(self._follow, future, answer, order, done)
         add_hook(future, lambda _future, _where: _callbacks.run_on_pool(follow))
         return True
 
     def _drive(
-        self, coroutine: Coroutine[Any, Any, Any], answer: Answer
+        self, coroutine: Coroutine[Any, Any, Any], answer: Answer, served: ServedCall
     ) -> Future[Any]:
         """Run what an `async def` returned; its future covers what it launched."""
         future: Future[Any] = Future()
         bind_work(future, find_site(), f"async def {answer.function}")
 
         def finish(completion: Completion) -> None:
-            self._cancels.pop(future, None)
             complete(future, completion, _callbacks.run_on_pool)
 
         # Not the future is cancelled: it ends when the coroutine did, with its marks.
-        self._cancels[future] = run_coroutine(coroutine, finish, answer.origin)
+        served.add_cancel_callback(run_coroutine(coroutine, finish, answer.origin))
         if self._is_closed:
-            self.close()
+            served.cancel()
         return future
 
     def close(self) -> None:
-        """Cancel the coroutines that still run. Does not wait. Idempotent."""
+        """Cancel all calls that are not answered yet. Does not wait. Idempotent."""
         self._is_closed = True
-        for cancel in tuple(self._cancels.values()):
-            cancel()
+        for served in self.served.all():
+            served.cancel()
 
     def _follow(
         self,

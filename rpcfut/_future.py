@@ -149,7 +149,8 @@ class Future(FutureCore[T]):
         Who made it and when; the callback that it is the child of, where that was
         registered, and whether it is queued, waits for its stream or runs, since when
         and on which thread; what that callback returned; on which devices work behind
-        its value still runs. Any thread, does not block.
+        its value still runs. The callee of a call is asked where that is, and has
+        200 ms to say so; "does not answer" is an answer, too. Any thread.
         """
         return explain(self)
 

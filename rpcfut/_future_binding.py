@@ -31,8 +31,19 @@ def bind_work(
 
 
 def bind_call(
-    future: FutureCore[Any], about: CallInfo, canceller: Callable[[], None]
+    future: FutureCore[Any],
+    about: CallInfo,
+    canceller: Callable[[], None],
+    probe: Callable[[float], str],
 ) -> None:
-    """Tell a future which call it belongs to, and what ends that early."""
+    """Tell a future which call it belongs to, and what ends that early.
+
+    Args:
+        future: The future.
+        about: Its call.
+        canceller: Gives the call up.
+        probe: Says where the call is, within so many seconds.
+    """
     future._about = about
     future._canceller = canceller
+    future._probe = probe

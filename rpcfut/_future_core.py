@@ -82,6 +82,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
     _devices: frozenset[Device] | None = None
     _about: CallInfo | None = None
     _canceller: Callable[[], None] | None = None
+    _probe: Callable[[float], str] | None = None  # says where its call is
     _is_watched = False  # whether somebody said so, by `watch`
     _unseen: Unseen | None = None
     # What it waits for, for explanations: a parent or leader, or any number of members.

@@ -21,16 +21,22 @@ if TYPE_CHECKING:
     from rpcfut._callback import Callback
     from rpcfut._future_core import Running
 
+PATIENCE_S = 0.2
+SHORT_PATIENCE_S = 0.05  # for those who have waited long enough
 _MAX_STEPS = 8
 _MAX_MEMBERS = 3
 _NOTHING_RUNS = (None, None, 0.0)
 
 
-def explain(future: FutureCore[Any]) -> str:
-    """Say what a future waits for, one step a line."""
-    lines: list[str] = []
-    _tell(future, "", lines, _MAX_STEPS)
-    return "\n".join(lines)
+def explain(future: FutureCore[Any], patience_s: float = PATIENCE_S) -> str:
+    """Say what a future waits for, one step a line.
+
+    Args:
+        future: The future.
+        patience_s: How long a callee may take to say where its call is, in seconds, for
+            all of them together.
+    """
+    return "\n".join(_Teller(now_s() + patience_s).tell(future, "", _MAX_STEPS))
 
 
 def find_deadlock(future: FutureCore[Any]) -> str | None:
@@ -70,39 +76,51 @@ def find_deadlock(future: FutureCore[Any]) -> str | None:
     return None
 
 
-def _tell(future: FutureCore[Any], indent: str, lines: list[str], steps: int) -> None:
-    age_s = now_s() - future._since_s
-    made = birth(future._made_at, future._about)
-    lines.append(f"{indent}{future!r}: {made}, {age_s:.3f} s ago")
-    indent += "  "
-    if future._outcome is not None:
-        busy = sorted({str(m.device) for m in future._marks if not m.event.query()})
-        if busy:
-            lines.append(f"{indent}done on the host; waits for {', '.join(busy)}")
-        return
-    if steps == 0:
-        lines.append(f"{indent}and so on")
-        return
-    for line, cause in _causes(future):
-        lines.append(f"{indent}{line}")
-        if cause is not None:
-            _tell(cause, indent + "  ", lines, steps - 1)
+class _Teller:
+    """One explanation.
 
+    Args:
+        until_s: Until when callees may say where their calls are.
+    """
 
-def _causes(
-    future: FutureCore[Any],
-) -> Iterator[tuple[str, FutureCore[Any] | None]]:
-    """What a pending future waits for."""
-    if future._members is not None:
-        yield from _members_of(future._members())
-    elif future._leader is not None:
-        yield from _leader_of(future, future._leader())
-    elif future._about is not None:
-        yield f"waits for the answer of worker {future._about.to!r}", None
-    elif future._work is not None:
-        yield f"waits for its {future._work} to end", None
-    else:
-        yield "waits for somebody to call set_result, set_exception or cancel", None
+    def __init__(self, until_s: float) -> None:
+        self._until_s = until_s
+
+    def tell(self, future: FutureCore[Any], indent: str, steps: int) -> Iterator[str]:
+        """Say what a future waits for, in lines."""
+        age_s = now_s() - future._since_s
+        made = birth(future._made_at, future._about)
+        yield f"{indent}{future!r}: {made}, {age_s:.3f} s ago"
+        indent += "  "
+        if future._outcome is not None:
+            busy = sorted({str(m.device) for m in future._marks if not m.event.query()})
+            if busy:
+                yield f"{indent}done on the host; waits for {', '.join(busy)}"
+            return
+        if steps == 0:
+            yield f"{indent}and so on"
+            return
+        for line, cause in self._causes(future):
+            yield f"{indent}{line}"
+            if cause is not None:
+                yield from self.tell(cause, indent + "  ", steps - 1)
+
+    def _causes(
+        self, future: FutureCore[Any]
+    ) -> Iterator[tuple[str, FutureCore[Any] | None]]:
+        """What a pending future waits for."""
+        if future._members is not None:
+            yield from _members_of(future._members())
+        elif future._leader is not None:
+            yield from _leader_of(future, future._leader())
+        elif future._about is not None:
+            yield f"waits for the answer of worker {future._about.to!r}", None
+            if future._probe is not None:
+                yield future._probe(max(0.0, self._until_s - now_s())), None
+        elif future._work is not None:
+            yield f"waits for its {future._work} to end", None
+        else:
+            yield "waits for somebody to call set_result, set_exception or cancel", None
 
 
 def _members_of(

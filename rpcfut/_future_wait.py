@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rpcfut import _callbacks
 from rpcfut._errors import DeadlockError, StreamContextError
 from rpcfut._future_core import FutureCore, now_s
-from rpcfut._future_explain import explain, find_deadlock
+from rpcfut._future_explain import SHORT_PATIENCE_S, explain, find_deadlock
 from rpcfut._pool import current_pool
 from rpcfut._streams import seam_of, used_devices
 
@@ -53,7 +53,9 @@ def block(future: FutureCore[Any], timeout: float | None) -> None:
     finally:
         future._drop_hook(open_gate)
     if not is_done:
-        raise TimeoutError(f"not done after {timeout} s: {explain(future)}")
+        raise TimeoutError(
+            f"not done after {timeout} s: {explain(future, SHORT_PATIENCE_S)}"
+        )
 
 
 def each_done(futures: Iterable[F], timeout: float | None) -> Generator[F, None, None]:
@@ -110,7 +112,7 @@ def _next_arrival(
             first = next(iter(pending))
             raise TimeoutError(
                 f"{len(pending)} futures not done after {timeout} s, the first of "
-                f"them: {explain(first)}"
+                f"them: {explain(first, SHORT_PATIENCE_S)}"
             ) from None
 
 

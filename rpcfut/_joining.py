@@ -7,8 +7,9 @@ import secrets
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from rpcfut._agent import Agent, AgentOptions
+from rpcfut._agent import Agent
 from rpcfut._errors import LifecycleError, RendezvousError
+from rpcfut._options import AgentOptions
 from rpcfut._process import Process, current_agent, lock, this_process
 from rpcfut._rendezvous import Rendezvous
 from rpcfut._store import open_store

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rpcfut import _callbacks
@@ -16,18 +18,21 @@ from rpcfut._errors import (
     RpcTimeoutError,
 )
 from rpcfut._future import Future
-from rpcfut._future_core import complete
+from rpcfut._future_core import complete, now_s
 from rpcfut._outcome import Value, failure_of
 from rpcfut._own_streams import own_streams, place_in
 from rpcfut._staging import place
 from rpcfut_transport import PeerLost
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rpcfut._call_info import CallInfo
     from rpcfut._own_streams import Locate
     from rpcfut_transport import ClosedError
 
 T = TypeVar("T")
+_log = logging.getLogger("rpcfut.agent")
 
 # First bytes of msgpack values that hold nothing: nil, booleans, numbers.
 _PLAIN = frozenset(
@@ -40,19 +45,45 @@ class Reply(Generic[T]):
 
     Args:
         about: The call, for messages.
-        timeout_s: The call's deadline, for the message.
+        limit: The call's deadline, in words.
         locate: Says where arrays in the answer arrive.
     """
 
-    __slots__ = ("_about", "_locate", "_timeout_s", "future")
+    __slots__ = ("_about", "_limit", "_locate", "_news", "_told", "future", "is_sent")
 
-    def __init__(
-        self, about: CallInfo, timeout_s: float | None, locate: Locate
-    ) -> None:
+    def __init__(self, about: CallInfo, limit: str, locate: Locate) -> None:
         self._about = about
+        self._limit = limit
         self._locate = locate
-        self._timeout_s = timeout_s
+        self._told: tuple[str, float] | None = None  # where the call was, and when
+        self._news: threading.Event | None = None  # for those who asked
+        self.is_sent = False
         self.future: Future[T] = Future()
+
+    def on_told(self, text: str) -> None:
+        """Keep what the callee says of where the call is, for `explain`."""
+        self._told = text, now_s()
+        news = self._news
+        if news is not None:
+            news.set()
+
+    def on_slow(self) -> None:
+        """Log that the call takes long; on the pool, since the callee is asked."""
+        _callbacks.run_on_pool(self._log_slow)
+
+    def _log_slow(self) -> None:
+        _log.warning("a call is pending for a minute: %s", self.future.explain())
+
+    def ask(self, send: Callable[[], bool], patience_s: float) -> str:
+        """Say where the call is; the callee may take `patience_s` to say it."""
+        if not self.is_sent:
+            return "it was not sent: a device has to copy its arguments first"
+        news = self._news = threading.Event()
+        if not send():
+            return "it has just ended"
+        if patience_s > 0 and news.wait(patience_s) and self._told is not None:
+            return f"there it is {self._told[0]}"
+        return f"worker {self._about.to!r} does not say where it is"
 
     def on_result(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
         """Decode the value: on the pool if that may run user code or touch a device."""
@@ -62,8 +93,11 @@ class Reply(Generic[T]):
             _callbacks.run_on_pool(lambda: self._decode_on_streams(body, buffers))
 
     def on_error(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
-        """Fail with the error that the callee sent."""
+        """Fail with the error that the callee sent; without one, it was too late."""
         del buffers
+        if not body:
+            self.on_timeout()
+            return
         _callbacks.run_on_pool(lambda: self.fail(decode_error(body, self._about)))
 
     def on_lost(self, error: PeerLost | ClosedError) -> None:
@@ -72,9 +106,16 @@ class Reply(Generic[T]):
         self.fail(kind(f"no answer from {self._about}: {error}"))
 
     def on_timeout(self) -> None:
-        """Fail: the deadline passed."""
-        after = "its deadline" if self._timeout_s is None else f"{self._timeout_s} s"
-        self.fail(RpcTimeoutError(f"no answer after {after} from {self._about}"))
+        """Fail: the deadline passed. The callee was asked a moment before."""
+        if not self.is_sent:
+            where = "it was not sent: a device had to copy its arguments first"
+        elif self._told is None:
+            where = f"worker {self._about.to!r} did not say where it is"
+        else:
+            stage, at_s = self._told
+            where = f"{now_s() - at_s:.3f} s before that, it was there: {stage}"
+        text = f"no answer after {self._limit} from {self._about}; {where}"
+        self.fail(RpcTimeoutError(text))
 
     def fail(self, error: BaseException) -> None:
         """Fail the future."""

@@ -6,12 +6,14 @@ import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rpcfut._agent import Agent, AgentOptions
+from rpcfut._agent import Agent
 from rpcfut._exposed import ExposedTable
 from rpcfut_transport import MemoryLink, MemoryNetwork, describe_this_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rpcfut._options import AgentOptions
 
 
 @contextmanager

@@ -577,7 +577,7 @@ def test_a_cancel_reaches_a_worker_in_another_process() -> None:
     try:
         with _worker(1, [endpoint.record], echoes=True) as (record, _, _):
             endpoint.add_peer(record)
-            assert endpoint.send_notice(1, Kind.CANCEL, 1)
+            assert endpoint.send_notice(1, Kind.READY)
             sink = RecordingSink()
             endpoint.send_call(endpoint.open_call(1, 60.0, sink), b"x" * 100_000)
             assert sink.wait() == ("result", (b"x" * 100_000, []))

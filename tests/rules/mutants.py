@@ -226,10 +226,11 @@ MUTANTS = [
         rule="str12",
         what="events on declared devices that hold nothing",
         path="rpcfut/_completion.py",
-        old="    made: Completion = _NEW(Completion, (Value(value), record(refs), refs))\n",
-        new="    from rpcfut._streams import record_current\n"
-        "    marks = (*record(refs), *record_current(devices or ()))\n"
-        "    made = Completion(Value(value), marks, refs)\n",
+        old="(Value(value), record(refs), refs))\n    return made\n",
+        new="(Value(value), record(refs), refs))\n"
+        "    from rpcfut._streams import record_current\n"
+        "    more = record_current(devices or ())\n"
+        "    return made._replace(marks=(*made.marks, *more))\n",
         on=("sim",),
     ),
     Mutant(

@@ -53,6 +53,7 @@ class RecordingSink:
 
     def __init__(self) -> None:
         self.ends: list[tuple[str, object]] = []
+        self.told: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._ended = threading.Event()
 
     def on_result(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
@@ -66,6 +67,12 @@ class RecordingSink:
 
     def on_timeout(self) -> None:
         self._end("timeout", None)
+
+    def on_told(self, text: str) -> None:
+        self.told.put(text)
+
+    def on_slow(self) -> None:
+        self.told.put("slow")
 
     def _end(self, how: str, what: object) -> None:
         self.ends.append((how, what))
@@ -90,6 +97,9 @@ class RecordingHandler:
 
     def on_notice(self, rank: int, kind: Kind, call_id: int) -> None:
         self.notices.put((rank, kind, call_id))
+
+    def on_ask(self, rank: int, call_id: int) -> str:
+        return f"call {call_id} of rank {rank} runs"
 
     def on_peer_lost(self, rank: int, reason: str) -> None:
         self.losses.put((rank, reason))

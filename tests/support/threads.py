@@ -68,3 +68,13 @@ def run_together(*functions: Callable[[], Any]) -> list[Any]:
 
     threads = [Running(lambda f=f: start(f)) for f in functions]
     return [thread.outcome() for thread in threads]
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Wait until something is so that nobody tells of, never for ever."""
+    pause = threading.Event()
+    for _ in range(int(timeout_s / 0.005)):
+        if condition():
+            return
+        pause.wait(0.005)
+    raise AssertionError("what was waited for did not come about")

@@ -12,9 +12,10 @@ from rpcfut._error_codec import decode_error
 from rpcfut._errors import RpcError
 from rpcfut._exposed import ExposedTable
 from rpcfut._placement import Placement
+from rpcfut._serving import ServedCall
 from rpcfut._watcher import DeviceWatcher
 from rpcfut.testing import local_cluster
-from rpcfut.transport import IncomingCall
+from rpcfut.transport import IncomingCall, MonotonicClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -97,9 +98,10 @@ def test_an_error_that_cannot_be_encoded_is_answered_and_logged(
     caplog.set_level(level, "rpcfut.dispatch")
     replies: Any = RecordedReplies()
     placement = Placement("w")
+    served = ServedCall("caller", None, MonotonicClock())
     nobody: Any = None
     Dispatcher(nobody, replies, table, watcher, placement, run).serve(
-        call_of(table), "caller", nothing
+        call_of(table), served, nothing
     )
     (reply,) = replies.errors
     assert "that worker's log says more" in str(decode_error(reply))
@@ -110,8 +112,9 @@ def test_a_hostile_error_does_not_break_the_debug_log(table, watcher, caplog) ->
     caplog.set_level("DEBUG", "rpcfut.dispatch")
     replies: Any = RecordedReplies()
     placement = Placement("w")
+    served = ServedCall("caller", None, MonotonicClock())
     Dispatcher("w", replies, table, watcher, placement, run).serve(
-        call_of(table), "caller", nothing
+        call_of(table), served, nothing
     )
     assert len(replies.errors) == 1
     assert "<its __repr__ raised>" in caplog.text

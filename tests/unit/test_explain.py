@@ -47,10 +47,11 @@ def test_a_call_waits_for_its_worker() -> None:
     """With the function and the place of the call."""
     future = Future[Any]()
     about = CallInfo(worker="a", to="b", function="step", site="train.py:12")
-    bind_call(future, about, lambda: None)
-    first, second = lines(future)
+    bind_call(future, about, lambda: None, lambda _: "there it runs")
+    first, second, third_line = lines(future)
     assert first.endswith("call step on worker 'b', called at train.py:12, T s ago")
     assert second == "  waits for the answer of worker 'b'"
+    assert third_line == "  there it runs"
 
 
 def third(_future: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from rpcfut_transport._errors import ClosedError, PeerLost
@@ -32,10 +32,24 @@ class IncomingCall:
     buffers: list[bytes | memoryview]
 
 
-class ReplySink(Protocol):
-    """Takes the end of one call: exactly one method is called, exactly once (RPC-2).
+class CallKey(NamedTuple):
+    """A call between this worker and a peer, for messages about it.
 
-    None is called after the call was abandoned. They run on the reader's or the
+    Args:
+        call_id: The caller's number for it.
+        rank: The peer.
+        incarnation: Which life of the peer.
+    """
+
+    call_id: int
+    rank: int
+    incarnation: int
+
+
+class ReplySink(Protocol):
+    """Takes the end of one call: exactly one of its ends, exactly once (RPC-2).
+
+    None comes after the call was abandoned. All methods run on the reader's or the
     liveness thread, or on the one that closes the endpoint; they must not block. What
     they raise is logged.
     """
@@ -54,6 +68,17 @@ class ReplySink(Protocol):
 
     def on_timeout(self) -> None:
         """Take note that the deadline passed."""
+        ...
+
+    def on_told(self, text: str) -> None:
+        """Take note of where the callee says that the call is. It stays open.
+
+        Unlike the others, this may come at any time, and more than once.
+        """
+        ...
+
+    def on_slow(self) -> None:
+        """Take note that the call is open for a minute. It stays open. At most once."""
         ...
 
 
@@ -78,6 +103,10 @@ class Handler(Protocol):
         """
         ...
 
+    def on_ask(self, rank: int, call_id: int) -> str:
+        """Say in a few words where a call of that peer is."""
+        ...
+
     def on_peer_lost(self, rank: int, reason: str) -> None:
         """Take note that a peer died; its calls have been failed before."""
         ...
@@ -92,8 +121,11 @@ class Counters:
         dropped: Messages of strangers, to another incarnation, or that answer what the
             sender was not asked.
         malformed: Messages that do not decode.
+        unconfirmed: Calls that ended here by a timeout or by being given up, while
+            their callee, not gone, has not answered them yet.
     """
 
     late_replies: int
     dropped: int
     malformed: int
+    unconfirmed: int

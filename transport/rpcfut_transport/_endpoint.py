@@ -17,19 +17,19 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec
 
-from rpcfut_transport._calls import Counters, Handler, IncomingCall, ReplySink
+from rpcfut_transport._calls import CallKey, Counters, Handler, IncomingCall, ReplySink
 from rpcfut_transport._errors import (
     ClosedError,
-    LinkError,
     LocalProtocolError,
     PeerLost,
     RemoteProtocolError,
     UnknownPeer,
 )
-from rpcfut_transport._ledger import Ledger
+from rpcfut_transport._ledger import Due, Ledger
 from rpcfut_transport._liveness import PidWatch
+from rpcfut_transport._sender import Sender
 from rpcfut_transport._session import PeerState
-from rpcfut_transport._wire import Header, Kind, decode_message, encode_header
+from rpcfut_transport._wire import Header, Kind, decode_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,15 +43,15 @@ _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 
 _JOIN_TIMEOUT_S = 5.0
-_MAX_SLEEP_S = 3600.0
-_NOTICES = frozenset({Kind.CANCEL, Kind.READY, Kind.GOODBYE})
+_MAX_SLEEP_S = 20.0  # then it looks for calls that take long
+_MAX_TOLD_NBYTES = 2000
+_NOTICES = frozenset({Kind.READY, Kind.GOODBYE})
 
 
 class Endpoint:
-    """Calls peers, takes their calls, and notices when they are gone.
+    """Calls peers, takes their calls, and notices when they are gone. Any thread.
 
-    Owns the link and closes it; is closed by whoever made it. Methods may be called on
-    any thread.
+    Owns the link and closes it; is closed by whoever made it.
 
     Args:
         record: This worker, as its peers see it; its address is the link's.
@@ -67,6 +67,7 @@ class Endpoint:
         self._link = link
         self._clock = clock
         self._handler = handler
+        self._sender = Sender(record, link)
         self._watch = PidWatch()
         self._ledger = Ledger(record.name)
         # Peers come and go one at a time, so that the way to a new incarnation is not
@@ -138,8 +139,9 @@ class Endpoint:
             PeerLost: When the peer is gone.
             ClosedError: When this endpoint is closed.
         """
-        deadline_s = self._deadline_s(timeout_s)
-        call_id, must_wake = self._ledger.open_call(rank, deadline_s, sink)
+        now_s = self._clock.now_s()
+        deadline_s = self._deadline_s(timeout_s, now_s)
+        call_id, must_wake = self._ledger.open_call(rank, now_s, deadline_s, sink)
         if must_wake:
             self._link.wake()
         return call_id
@@ -147,7 +149,7 @@ class Endpoint:
     def send_call(
         self, call_id: int, body: Buffer, buffers: Sequence[Buffer] = ()
     ) -> bool:
-        """Send an open call to its peer, with the time that is left. Does not block.
+        """Send an open call, with the time that is left. Does not block.
 
         `body` and small `buffers` are copied; large ones must not be written to again
         (`Link.send`). The end of the call may reach its sink before this returns.
@@ -159,22 +161,47 @@ class Endpoint:
             LocalProtocolError: When the frames cannot be sent; the call stays open.
             LinkError: When the operating system refuses; the call stays open.
         """
-        call = self._ledger.find_call(call_id)
+        call = self._ledger.mark_sent(call_id)
         if call is None:
             return False
         remaining_s = None
         if call.deadline_s is not None:
             remaining_s = call.deadline_s - self._clock.now_s()
-        header = self._header(Kind.CALL, call_id, call.incarnation, remaining_s)
-        return self._send(call.rank, header, body, buffers)
+        header = self._sender.header(Kind.CALL, call_id, call.incarnation, remaining_s)
+        is_sent = self._sender.send(call.rank, header, body, buffers)
+        # If it was given up meanwhile, that notice may have overtaken the call.
+        self._tell_ended(self._ledger.find_ended(call_id))
+        return is_sent
 
     def abandon_call(self, call_id: int) -> bool:
         """End a call that nobody waits for; its sink is not called. Does not block.
 
+        The callee is told, if the call was sent.
+
         Returns:
             Whether it was open. If not, its sink was called, or is about to be.
         """
-        return self._ledger.abandon_call(call_id)
+        was_open, ended = self._ledger.abandon_call(call_id)
+        self._tell_ended(ended)
+        return was_open
+
+    def ask(self, call_id: int) -> bool:
+        """Ask the callee where an open call is; see `ReplySink.on_told`.
+
+        Does not block.
+
+        Returns:
+            False when there is nobody to ask: it was not sent, or has ended.
+        """
+        call = self._ledger.find_sent(call_id)
+        if call is None:
+            return False
+        self._sender.send_about(Kind.ASK, CallKey(call_id, call.rank, call.incarnation))
+        return True
+
+    def _tell_ended(self, ended: CallKey | None) -> None:
+        if ended is not None:
+            self._sender.send_about(Kind.CANCEL, ended)
 
     def reply(
         self,
@@ -197,16 +224,15 @@ class Endpoint:
         if not self._ledger.accepts(call.sender_rank, call.sender_incarnation):
             return False
         kind = Kind.ERROR if is_error else Kind.RESULT
-        header = self._header(kind, call.call_id, call.sender_incarnation, None)
-        return self._send_or_log(call.sender_rank, header, body, buffers)
+        header = self._sender.header(kind, call.call_id, call.sender_incarnation)
+        return self._sender.send_or_log(call.sender_rank, header, body, buffers)
 
-    def send_notice(self, rank: int, kind: Kind, call_id: int = 0) -> bool:
+    def send_notice(self, rank: int, kind: Kind) -> bool:
         """Tell a peer something that is not answered. Does not block.
 
         Args:
             rank: Whom to tell.
-            kind: CANCEL, READY or GOODBYE.
-            call_id: The call of ours that a CANCEL is about.
+            kind: READY or GOODBYE.
 
         Returns:
             False when the peer is gone or unknown, or this endpoint closed.
@@ -215,15 +241,13 @@ class Endpoint:
             LocalProtocolError: When the kind is no notice.
         """
         if kind not in _NOTICES:
-            raise LocalProtocolError(
-                f"got {kind!r} as a notice, wanted one of {sorted(_NOTICES)!r}"
-            )
+            raise LocalProtocolError(f"{kind!r} is none of {sorted(_NOTICES)!r}")
         try:
             incarnation = self._ledger.incarnation_of(rank)
         except (PeerLost, UnknownPeer):
             return False
-        header = self._header(kind, call_id, incarnation, None)
-        return self._send_or_log(rank, header, b"", ())
+        header = self._sender.header(kind, 0, incarnation)
+        return self._sender.send_or_log(rank, header)
 
     def close(self) -> None:
         """Fail all open calls, end the threads, close the link. Idempotent.
@@ -238,53 +262,21 @@ class Endpoint:
             self._reader.join(_JOIN_TIMEOUT_S)
         self._watch.close()
         self._link.close()
-        _log.debug("%s closed, with %s open calls", self._record.name, len(sinks))
 
-    def _deadline_s(self, timeout_s: float | None) -> float | None:
+    def _deadline_s(self, timeout_s: float | None, now_s: float) -> float | None:
         if timeout_s is None or timeout_s == math.inf:
             return None
         if not timeout_s >= 0:
             raise LocalProtocolError(
                 f"got timeout_s={timeout_s!r}; wanted seconds from 0 on, or None"
             )
-        return self._clock.now_s() + timeout_s
-
-    def _header(
-        self, kind: Kind, call_id: int, target: int, remaining_s: float | None
-    ) -> Header:
-        me = self._record
-        return Header(kind, call_id, me.rank, me.incarnation, target, remaining_s, 0)
-
-    def _send(
-        self, rank: int, header: Header, body: Buffer, buffers: Sequence[Buffer]
-    ) -> bool:
-        if buffers:
-            header = header._replace(buffer_count=len(buffers))
-        try:
-            self._link.send(rank, (b"".join((encode_header(header), body)), *buffers))
-        except (UnknownPeer, ClosedError):
-            # The peer was lost or we were closed meanwhile; that ends its calls.
-            return False
-        return True
-
-    def _send_or_log(
-        self, rank: int, header: Header, body: Buffer, buffers: Sequence[Buffer]
-    ) -> bool:
-        try:
-            return self._send(rank, header, body, buffers)
-        except LinkError as error:
-            _log.debug("%s cannot send %s: %s", self._record.name, header, error)
-            return False
+        return now_s + timeout_s
 
     def _read(self) -> None:
         try:
-            while (
-                expired := self._ledger.take_expired(self._clock.now_s())
-            ) is not None:
-                sinks, wakes_at_s = expired
-                for sink in sinks:
-                    self._tell(sink.on_timeout)
-                frames = self._link.receive(self._sleep_s(wakes_at_s))
+            while (due := self._ledger.take_due(self._clock.now_s())) is not None:
+                self._do(due)
+                frames = self._link.receive(self._sleep_s(due.wakes_at_s))
                 if frames is not None:
                     self._on_message(frames)
         except ClosedError:
@@ -294,9 +286,17 @@ class Endpoint:
             stopped = ClosedError(f"{self._record.name!r} stopped: {error}")
             self._fail(self._ledger.close(), stopped)
 
-    def _sleep_s(self, wakes_at_s: float) -> float | None:
-        if wakes_at_s == math.inf:
-            return None
+    def _do(self, due: Due) -> None:
+        for call in due.asks:
+            self._sender.send_about(Kind.ASK, call)
+        for sink in due.expired:
+            self._tell(sink.on_timeout)
+        for call in due.ended:
+            self._tell_ended(call)
+        for sink in due.slow:
+            self._tell(sink.on_slow)
+
+    def _sleep_s(self, wakes_at_s: float) -> float:
         return min(max(wakes_at_s - self._clock.now_s(), 0.0), _MAX_SLEEP_S)
 
     def _on_message(self, frames: list[bytes | memoryview]) -> None:
@@ -314,8 +314,16 @@ class Endpoint:
             self._drop(header)
         elif header.kind is Kind.CALL:
             self._on_call(header, body, frames[1:])
-        elif header.kind in _NOTICES:
+        else:
+            self._on_control(header, body)
+
+    def _on_control(self, header: Header, body: memoryview) -> None:
+        if header.kind in _NOTICES or header.kind is Kind.CANCEL:
             self._on_notice(header)
+        elif header.kind is Kind.ASK:
+            self._tell(self._on_ask, header)
+        elif header.kind is Kind.TELL:
+            self._on_told(header, body)
         else:
             self._drop(header)
 
@@ -351,6 +359,21 @@ class Endpoint:
             buffers=buffers,
         )
         self._tell(self._handler.on_call, call)
+
+    def _on_ask(self, header: Header) -> None:
+        text = self._handler.on_ask(header.sender_rank, header.call_id)
+        about = CallKey(header.call_id, header.sender_rank, header.sender_incarnation)
+        self._sender.send_about(Kind.TELL, about, text.encode()[:_MAX_TOLD_NBYTES])
+
+    def _on_told(self, header: Header, body: memoryview) -> None:
+        sink = self._ledger.find_sink(
+            header.call_id, header.sender_rank, header.sender_incarnation
+        )
+        if sink is None or len(body) > _MAX_TOLD_NBYTES:
+            self._drop(header)
+            return
+        text = bytes(body).decode(errors="replace")
+        self._tell(sink.on_told, "".join(c if c.isprintable() else "?" for c in text))
 
     def _on_notice(self, header: Header) -> None:
         rank = header.sender_rank

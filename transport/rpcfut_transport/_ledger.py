@@ -11,10 +11,33 @@ from __future__ import annotations
 import math
 import threading
 from enum import Enum
+from typing import NamedTuple
 
-from rpcfut_transport._calls import Counters, ReplySink
+from rpcfut_transport._calls import CallKey, Counters, ReplySink
 from rpcfut_transport._errors import ClosedError, LocalProtocolError
 from rpcfut_transport._session import OpenCall, PeerState, Session
+
+SLOW_S = 60.0  # a call that is open for longer is told so
+_ASK_AHEAD_S = 0.05
+_ASK_MIN_S = 0.02  # below, an answer would hardly come before the end
+
+
+class Due(NamedTuple):
+    """What the reader has to do before it sleeps.
+
+    Args:
+        expired: Whom to tell that their time is over.
+        ended: The callees to tell that.
+        asks: The calls to ask about, since their time is nearly over.
+        slow: Whom to tell that their call takes long.
+        wakes_at_s: Until when the reader may sleep.
+    """
+
+    expired: list[ReplySink]
+    ended: list[CallKey]
+    asks: list[CallKey]
+    slow: list[ReplySink]
+    wakes_at_s: float
 
 
 class LedgerState(Enum):
@@ -68,6 +91,7 @@ class Ledger:
                 late_replies=self._session.late_replies,
                 dropped=self._dropped + self._session.dropped_replies,
                 malformed=self._malformed,
+                unconfirmed=self._session.unconfirmed_count,
             )
 
     def start(self) -> None:
@@ -124,7 +148,7 @@ class Ledger:
             return self._session.accepts(rank, incarnation)
 
     def open_call(
-        self, rank: int, deadline_s: float | None, sink: ReplySink
+        self, rank: int, now_s: float, deadline_s: float | None, sink: ReplySink
     ) -> tuple[int, bool]:
         """Open a call; see `Session.open_call`.
 
@@ -140,23 +164,58 @@ class Ledger:
                 raise self.closed_error()
             if self._state is LedgerState.NEW:
                 raise LocalProtocolError(f"start {self._owner!r} before it calls")
-            call_id = self._session.open_call(rank, deadline_s)
+            ask_at_s = None
+            if deadline_s is not None and deadline_s - now_s >= _ASK_MIN_S:
+                ask_at_s = deadline_s - min(_ASK_AHEAD_S, (deadline_s - now_s) / 4)
+            call_id = self._session.open_call(
+                rank, deadline_s, now_s=now_s, ask_at_s=ask_at_s
+            )
             self._sinks[call_id] = sink
-            if deadline_s is None or deadline_s >= self._wakes_at_s:
+            first_s = deadline_s if ask_at_s is None else ask_at_s
+            if first_s is None or first_s >= self._wakes_at_s:
                 return call_id, False
             self._wakes_at_s = -math.inf  # one wake is enough until the reader looks
             return call_id, True
 
-    def find_call(self, call_id: int) -> OpenCall | None:
-        """Return an open call; None when it has ended."""
+    def find_sink(self, call_id: int, rank: int, incarnation: int) -> ReplySink | None:
+        """Return who waits for the answer of that peer to an open call."""
         with self._lock:
-            return self._session.find_call(call_id)
+            call = self._session.find_call(call_id)
+            if call is None or (call.rank, call.incarnation) != (rank, incarnation):
+                return None
+            return self._sinks[call_id]
 
-    def abandon_call(self, call_id: int) -> bool:
-        """End a call whose sink is not to be told; say whether it was open."""
+    def mark_sent(self, call_id: int) -> OpenCall | None:
+        """See `Session.mark_sent`."""
+        with self._lock:
+            return self._session.mark_sent(call_id)
+
+    def find_sent(self, call_id: int) -> OpenCall | None:
+        """Return an open call that was sent; None for any other."""
+        with self._lock:
+            if self._session.is_sent(call_id):
+                return self._session.find_call(call_id)
+            return None
+
+    def find_ended(self, call_id: int) -> CallKey | None:
+        """Return a call that its caller ended and the callee did not confirm."""
+        with self._lock:
+            return self._ended_locked(call_id)
+
+    def abandon_call(self, call_id: int) -> tuple[bool, CallKey | None]:
+        """End a call whose sink is not to be told.
+
+        Returns:
+            Whether it was open, and whom to tell if it was sent.
+        """
         with self._lock:
             self._sinks.pop(call_id, None)
-            return self._session.close_call(call_id)
+            was_open = self._session.close_call(call_id)
+            return was_open, self._ended_locked(call_id) if was_open else None
+
+    def _ended_locked(self, call_id: int) -> CallKey | None:
+        call = self._session.find_unconfirmed(call_id)
+        return None if call is None else CallKey(call_id, call.rank, call.incarnation)
 
     def take_reply(self, call_id: int, rank: int, incarnation: int) -> ReplySink | None:
         """End the call that an answer is for; None when it is not to be delivered."""
@@ -165,19 +224,32 @@ class Ledger:
                 return self._sinks.pop(call_id)
             return None
 
-    def take_expired(self, now_s: float) -> tuple[list[ReplySink], float] | None:
+    def take_due(self, now_s: float) -> Due | None:
         """End the calls whose time is over, before the reader sleeps.
 
         Returns:
-            Whom to tell, and until when the reader may sleep; None when closed.
+            What is to be done; None when closed.
         """
         with self._lock:
             if self._state is LedgerState.CLOSED:
                 return None
-            sinks = self._take_locked(self._session.on_tick(now_s))
-            deadline_s = self._session.next_deadline_s()
+            session = self._session
+            call_ids = session.on_tick(now_s)
+            asks = [
+                CallKey(call_id, call.rank, call.incarnation)
+                for call_id in session.take_asks(now_s)
+                if (call := session.find_call(call_id)) is not None
+            ]
+            slow = session.take_slow(now_s - SLOW_S)
+            deadline_s = session.next_deadline_s()
             self._wakes_at_s = math.inf if deadline_s is None else deadline_s
-            return sinks, self._wakes_at_s
+            return Due(
+                self._take_locked(call_ids),
+                [e for i in call_ids if (e := self._ended_locked(i)) is not None],
+                asks,
+                [self._sinks[call_id] for call_id in slow],
+                self._wakes_at_s,
+            )
 
     def end_peer(
         self, rank: int, state: PeerState, reason: str

@@ -13,6 +13,10 @@ added again, as a new incarnation (RPC-7)::
     add_peer --> ALIVE --end_peer--> LEFT or LOST --add_peer--> ALIVE
                                                    (another incarnation)
 
+A call that was sent and then ended by its caller, by a timeout or by giving it up, is
+*unconfirmed* until the callee has answered all the same, or is gone: until then the
+callee may still read what the call carried (FUT-9).
+
 Deadlines lie in a heap. An entry whose call has ended stays there until its time comes
 or the heap is mostly such entries; so `next_deadline_s` may be too early, never too
 late. That is on purpose: with one timeout for all calls the earliest entry hardly
@@ -63,11 +67,13 @@ class OpenCall(NamedTuple):
         rank: Whom it waits for.
         incarnation: Which life of that peer.
         deadline_s: When it ends unanswered, monotonic; None for never.
+        opened_s: When it was opened, monotonic.
     """
 
     rank: int
     incarnation: int
     deadline_s: float | None
+    opened_s: float
 
 
 class Session:
@@ -77,6 +83,10 @@ class Session:
         self._peers: dict[int, Peer] = {}
         self._calls: dict[int, OpenCall] = {}
         self._deadlines: list[tuple[float, int]] = []
+        self._asks: list[tuple[float, int]] = []
+        self._sent: set[int] = set()  # of the open calls, those that were sent
+        self._unconfirmed: dict[int, OpenCall] = {}
+        self._last_slow_id = 0
         self._last_call_id = 0
         self.late_replies = 0
         self.dropped_replies = 0
@@ -85,6 +95,11 @@ class Session:
     def pending_count(self) -> int:
         """How many calls are open."""
         return len(self._calls)
+
+    @property
+    def unconfirmed_count(self) -> int:
+        """How many ended calls a callee may still work on."""
+        return len(self._unconfirmed)
 
     @property
     def alive_count(self) -> int:
@@ -155,12 +170,22 @@ class Session:
             raise PeerLost(peer.name, peer.reason)
         return peer
 
-    def open_call(self, rank: int, deadline_s: float | None) -> int:
+    def open_call(
+        self,
+        rank: int,
+        deadline_s: float | None,
+        *,
+        now_s: float = 0.0,
+        ask_at_s: float | None = None,
+    ) -> int:
         """Open a call.
 
         Args:
             rank: Whom the call goes to.
             deadline_s: When it ends unanswered, monotonic; None for never.
+            now_s: The time, monotonic.
+            ask_at_s: When `take_asks` is to name it, if it is still open; None for
+                never.
 
         Returns:
             Its id, never 0, never used before.
@@ -172,11 +197,29 @@ class Session:
         peer = self.require_alive(rank)
         self._last_call_id += 1
         call_id = self._last_call_id
-        self._calls[call_id] = OpenCall(rank, peer.incarnation, deadline_s)
+        self._calls[call_id] = OpenCall(rank, peer.incarnation, deadline_s, now_s)
         if deadline_s is not None:
             heapq.heappush(self._deadlines, (deadline_s, call_id))
-            self._compact()
+            self._deadlines = self._compacted(self._deadlines)
+        if ask_at_s is not None:
+            heapq.heappush(self._asks, (ask_at_s, call_id))
+            self._asks = self._compacted(self._asks)
         return call_id
+
+    def mark_sent(self, call_id: int) -> OpenCall | None:
+        """Take note that a call is about to be sent; None when it has ended."""
+        call = self._calls.get(call_id)
+        if call is not None:
+            self._sent.add(call_id)
+        return call
+
+    def is_sent(self, call_id: int) -> bool:
+        """Say whether an open call was sent."""
+        return call_id in self._sent
+
+    def find_unconfirmed(self, call_id: int) -> OpenCall | None:
+        """Return a call that its caller ended and the callee does not know of yet."""
+        return self._unconfirmed.get(call_id)
 
     def find_call(self, call_id: int) -> OpenCall | None:
         """Return an open call; None when it has ended or never was."""
@@ -198,16 +241,23 @@ class Session:
         """
         call = self._calls.get(call_id)
         if call is None:
-            if 0 < call_id <= self._last_call_id:
-                self.late_replies += 1
-            else:
-                self.dropped_replies += 1
+            self._on_late_reply(call_id, rank, incarnation)
             return False
         if call.rank != rank or call.incarnation != incarnation:
             self.dropped_replies += 1
             return False
         del self._calls[call_id]
+        self._sent.discard(call_id)
         return True
+
+    def _on_late_reply(self, call_id: int, rank: int, incarnation: int) -> None:
+        ended = self._unconfirmed.get(call_id)
+        if ended is not None and (ended.rank, ended.incarnation) == (rank, incarnation):
+            del self._unconfirmed[call_id]
+        if 0 < call_id <= self._last_call_id:
+            self.late_replies += 1
+        else:
+            self.dropped_replies += 1
 
     def close_call(self, call_id: int) -> bool:
         """End a call because the caller gave it up.
@@ -215,7 +265,17 @@ class Session:
         Returns:
             Whether it was open.
         """
-        return self._calls.pop(call_id, None) is not None
+        return self._end_early(call_id)
+
+    def _end_early(self, call_id: int) -> bool:
+        """End a call without an answer; if it was sent, it waits to be confirmed."""
+        call = self._calls.pop(call_id, None)
+        if call is None:
+            return False
+        if call_id in self._sent:
+            self._sent.discard(call_id)
+            self._unconfirmed[call_id] = call
+        return True
 
     def end_peer(self, rank: int, state: PeerState, reason: str) -> list[int]:
         """Take note that a living peer left or is lost.
@@ -238,6 +298,10 @@ class Session:
         ended = [call_id for call_id, call in self._calls.items() if call.rank == rank]
         for call_id in ended:
             del self._calls[call_id]
+            self._sent.discard(call_id)
+        for call_id, call in list(self._unconfirmed.items()):
+            if call.rank == rank:
+                del self._unconfirmed[call_id]
         return ended
 
     def on_tick(self, now_s: float) -> list[int]:
@@ -255,9 +319,41 @@ class Session:
             return expired
         while heap and (heap[0][0] <= now_s or heap[0][1] not in self._calls):
             call_id = heapq.heappop(heap)[1]
-            if self._calls.pop(call_id, None) is not None:
+            if self._end_early(call_id):
                 expired.append(call_id)
         return expired
+
+    def take_asks(self, now_s: float) -> list[int]:
+        """Take the sent calls that are still open when it is time to ask about them.
+
+        Args:
+            now_s: The time, monotonic.
+
+        Returns:
+            Their ids, each once.
+        """
+        due: list[int] = []
+        while self._asks and self._asks[0][0] <= now_s:
+            call_id = heapq.heappop(self._asks)[1]
+            if call_id in self._sent:
+                due.append(call_id)
+        return due
+
+    def take_slow(self, opened_before_s: float) -> list[int]:
+        """Take the open calls that were opened before a time, each once.
+
+        Returns:
+            Their ids.
+        """
+        slow: list[int] = []
+        for call_id, call in self._calls.items():  # in the order of opening
+            if call.opened_s > opened_before_s:
+                break
+            if call_id > self._last_slow_id:
+                slow.append(call_id)
+        if slow:
+            self._last_slow_id = slow[-1]
+        return slow
 
     def on_close(self) -> list[int]:
         """End all calls because this worker stops.
@@ -267,23 +363,28 @@ class Session:
         """
         ended = list(self._calls)
         self._calls.clear()
+        self._sent.clear()
+        self._unconfirmed.clear()
         self._deadlines.clear()
+        self._asks.clear()
         return ended
 
     def next_deadline_s(self) -> float | None:
-        """Return when to call `on_tick` at the latest; None for no deadline.
+        """Return when to call `on_tick` or `take_asks` at the latest; None for never.
 
         Never later than the earliest deadline of an open call; may be earlier.
         """
-        return self._deadlines[0][0] if self._deadlines else None
+        return min(
+            (heap[0][0] for heap in (self._deadlines, self._asks) if heap), default=None
+        )
 
-    def _compact(self) -> None:
+    def _compacted(self, heap: list[tuple[float, int]]) -> list[tuple[float, int]]:
         # Without this, a fast caller with a long timeout keeps every ended call.
-        entries = len(self._deadlines)
-        if entries < _COMPACT_MIN_ENTRIES or entries <= 2 * len(self._calls):
-            return
-        self._deadlines = [item for item in self._deadlines if item[1] in self._calls]
-        heapq.heapify(self._deadlines)
+        if len(heap) < _COMPACT_MIN_ENTRIES or len(heap) <= 2 * len(self._calls):
+            return heap
+        heap = [item for item in heap if item[1] in self._calls]
+        heapq.heapify(heap)
+        return heap
 
     def __repr__(self) -> str:
         alive = self.alive_count

@@ -51,6 +51,8 @@ class Kind(IntEnum):
     READY = 5  # the sender is ready to leave
     GOODBYE = 6  # the sender has left
     WAKE = 7  # a link to itself; never leaves the process
+    ASK = 8  # where is this call of mine?
+    TELL = 9  # there; the body says it in words
 
 
 class Header(NamedTuple):

@@ -26,7 +26,12 @@ from rpcfut_transport import (
     PeerLost,
     UnknownPeer,
 )
-from rpcfut_transport._wire import Header, encode_header
+from rpcfut_transport._wire import (
+    HEADER_NBYTES,
+    Header,
+    decode_header,
+    encode_header,
+)
 from tests.support.links import (
     PATIENCE_S,
     EchoHandler,
@@ -239,7 +244,7 @@ def test_strangers_and_messages_for_another_life_are_dropped() -> None:
         assert world.handler.calls.empty()
         assert sink.ends == []
         assert world.endpoint.counters == Counters(
-            late_replies=0, dropped=6, malformed=0
+            late_replies=0, dropped=6, malformed=0, unconfirmed=0
         )
 
 
@@ -280,12 +285,12 @@ def test_notices_arrive_with_their_call() -> None:
     with _world() as world:
         world.send(world.header(1, Kind.CANCEL, 77))
         assert world.handler.notices.get(timeout=PATIENCE_S) == (1, Kind.CANCEL, 77)
-        assert world.endpoint.send_notice(1, Kind.CANCEL, 5)
+        assert world.endpoint.send_notice(1, Kind.READY)
         (frame,) = world.peers[1].receive(PATIENCE_S) or []
         assert bytes(frame) == encode_header(
-            Header(Kind.CANCEL, 5, 0, 100, 101, None, 0)
+            Header(Kind.READY, 0, 0, 100, 101, None, 0)
         )
-        with pytest.raises(LocalProtocolError, match="wanted one of"):
+        with pytest.raises(LocalProtocolError, match="is none of"):
             world.endpoint.send_notice(1, Kind.CALL)
         assert not world.endpoint.send_notice(STRANGER, Kind.READY)
 
@@ -471,3 +476,73 @@ def test_answer_timeout_goodbye_and_abandon_race_for_one_end() -> None:
             sinks, silent = _race(world)
         for index, sink in enumerate(sinks):
             assert len(sink.ends) == (0 if index in silent else 1)
+
+
+def test_a_call_that_is_given_up_tells_its_callee_and_waits_to_be_confirmed() -> None:
+    """Only one that was sent; an answer confirms it all the same (FUT-9)."""
+    with _world() as world:
+        unsent = world.endpoint.open_call(1, None, RecordingSink())
+        assert world.endpoint.abandon_call(unsent)
+        call_id = world.endpoint.open_call(1, None, RecordingSink())
+        world.endpoint.send_call(call_id, b"")
+        assert world.endpoint.abandon_call(call_id)
+        assert not world.endpoint.abandon_call(call_id)
+        sent = [world.peers[1].receive(PATIENCE_S) or [] for _ in range(2)]
+        kinds = [(decode_header(m[0]).kind, decode_header(m[0]).call_id) for m in sent]
+        assert kinds == [(Kind.CALL, call_id), (Kind.CANCEL, call_id)]
+        assert world.endpoint.counters.unconfirmed == 1
+        world.send(world.header(1, Kind.ERROR, call_id))
+        world.settle()
+        counters = world.endpoint.counters
+        assert (counters.unconfirmed, counters.late_replies) == (0, 1)
+
+
+def test_a_call_that_nears_its_end_is_asked_about_and_then_cancelled() -> None:
+    with _world() as world:
+        sink = RecordingSink()
+        call_id = world.endpoint.open_call(1, 10.0, sink)
+        world.endpoint.send_call(call_id, b"")
+        world.clock.advance(9.99)
+        world.settle()
+        world.send(world.header(1, Kind.TELL, call_id), b"runs\x1b[2J")
+        assert sink.told.get(timeout=PATIENCE_S) == "runs?[2J"
+        world.clock.advance(1)
+        world.settle()
+        assert sink.wait() == ("timeout", None)
+        kinds = [
+            decode_header((world.peers[1].receive(PATIENCE_S) or [b""])[0]).kind
+            for _ in range(3)
+        ]
+        assert kinds == [Kind.CALL, Kind.ASK, Kind.CANCEL]
+
+
+def test_who_asks_is_told() -> None:
+    with _world() as world:
+        world.send(world.header(1, Kind.ASK, 7))
+        (frame,) = world.peers[1].receive(PATIENCE_S) or []
+        assert decode_header(frame)[:2] == (Kind.TELL, 7)
+        assert bytes(frame[HEADER_NBYTES:]) == b"call 7 of rank 1 runs"
+
+
+def test_what_nobody_asked_or_is_too_long_is_dropped() -> None:
+    with _world() as world:
+        sink = RecordingSink()
+        call_id = world.endpoint.open_call(1, None, sink)
+        world.send(world.header(1, Kind.TELL, call_id), b"x" * 2001)
+        world.send(world.header(2, Kind.TELL, call_id), b"from another")
+        world.send(world.header(1, Kind.TELL, call_id + 1), b"no call")
+        world.settle()
+        assert sink.told.empty()
+        assert world.endpoint.counters.dropped == 3
+        assert not world.endpoint.ask(call_id), "it was not sent"
+
+
+def test_a_call_that_takes_long_is_noted_once() -> None:
+    with _world() as world:
+        sink = RecordingSink()
+        world.endpoint.open_call(1, None, sink)
+        for _ in range(3):
+            world.clock.advance(61)
+            world.settle()
+        assert sink.told.get(timeout=PATIENCE_S) == "slow"
+        assert sink.told.empty()

@@ -121,6 +121,29 @@ def test_the_repr_counts() -> None:
     assert repr(session) == "<Session peers=1 gone=1 pending=1 late=0 dropped=1>"
 
 
+def test_calls_are_asked_about_once_if_they_were_sent_and_are_open() -> None:
+    session = _session()
+    unsent, ended, due, later = (
+        session.open_call(1, 9.0, ask_at_s=at) for at in (1.0, 1.0, 1.0, 5.0)
+    )
+    for call_id in (ended, due, later):
+        assert session.mark_sent(call_id) is not None
+    session.on_reply(ended, 1, 11)
+    assert session.next_deadline_s() == 1.0
+    assert session.take_asks(2.0) == [due]
+    assert session.take_asks(2.0) == []
+    assert session.next_deadline_s() == 5.0
+    assert session.find_call(unsent) is not None
+
+
+def test_slow_calls_are_named_once() -> None:
+    session = _session()
+    first, second = (session.open_call(1, None, now_s=at) for at in (0.0, 1.0))
+    assert session.take_slow(0.5) == [first]
+    assert session.take_slow(0.5) == []
+    assert session.take_slow(2.0) == [second]
+
+
 class SessionAgainstModel(RuleBasedStateMachine):
     """Whatever happens in whatever order, each call ends once, for the right reason."""
 
@@ -133,6 +156,8 @@ class SessionAgainstModel(RuleBasedStateMachine):
         self.alive: dict[int, int] = {}
         self.last_incarnation = 0
         self.open: dict[int, tuple[int, int, float | None]] = {}
+        self.sent: set[int] = set()
+        self.unconfirmed: dict[int, tuple[int, int]] = {}
         self.used: set[int] = set()
         self.late = 0
         self.dropped = 0
@@ -174,13 +199,29 @@ class SessionAgainstModel(RuleBasedStateMachine):
             del self.open[call_id]
         elif known is None:
             self.late += 1
+            if self.unconfirmed.get(call_id) == (rank, incarnation):
+                del self.unconfirmed[call_id]
         else:
             self.dropped += 1
 
     @rule(call_id=calls)
+    def send(self, call_id: int) -> None:
+        found = self.session.mark_sent(call_id)
+        assert (found is not None) == (call_id in self.open)
+        if found is not None:
+            self.sent.add(call_id)
+
+    def end_early(self, call_id: int) -> None:
+        rank, incarnation, _ = self.open.pop(call_id)
+        if call_id in self.sent:
+            self.unconfirmed[call_id] = (rank, incarnation)
+
+    @rule(call_id=calls)
     def give_up(self, call_id: int) -> None:
-        was_open = self.open.pop(call_id, None) is not None
+        was_open = call_id in self.open
         assert self.session.close_call(call_id) == was_open
+        if was_open:
+            self.end_early(call_id)
 
     @rule(rank=st.integers(0, 2), state=st.sampled_from(GONE))
     def go(self, rank: int, state: PeerState) -> None:
@@ -192,6 +233,8 @@ class SessionAgainstModel(RuleBasedStateMachine):
         assert set(self.session.end_peer(rank, state, "gone")) == expected
         for call_id in expected:
             del self.open[call_id]
+        for call_id in [i for i, c in self.unconfirmed.items() if c[0] == rank]:
+            del self.unconfirmed[call_id]
 
     @rule(seconds=st.integers(0, 3))
     def let_time_pass(self, seconds: int) -> None:
@@ -203,18 +246,24 @@ class SessionAgainstModel(RuleBasedStateMachine):
         assert len(ended) == len(set(ended))
         assert set(ended) == expected
         for call_id in expected:
-            del self.open[call_id]
+            self.end_early(call_id)
 
     @rule()
     def close(self) -> None:
         assert set(self.session.on_close()) == set(self.open)
         self.open.clear()
+        self.unconfirmed.clear()
 
     @invariant()
     def agrees(self) -> None:
         assert self.session.pending_count == len(self.open)
         assert self.session.alive_count == len(self.alive)
         assert self.session.late_replies == self.late
+        assert self.session.unconfirmed_count == len(self.unconfirmed)
+        for call_id, (rank, incarnation) in self.unconfirmed.items():
+            call = self.session.find_unconfirmed(call_id)
+            assert call is not None
+            assert call[:2] == (rank, incarnation)
         assert self.session.dropped_replies == self.dropped
         deadlines = [c[2] for c in self.open.values() if c[2] is not None]
         next_s = self.session.next_deadline_s()

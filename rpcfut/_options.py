@@ -1,0 +1,45 @@
+"""How an agent behaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rpcfut._placement import DeviceMap, Placement, Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """How an agent behaves.
+
+    Args:
+        timeout_s: Deadline of calls that name none, in seconds; None for no deadline.
+        max_threads: How many threads may serve calls, waiting ones included.
+        core_threads: How many may run at a time, waiting ones not included.
+        placement: What to do with an array whose device this worker does not have:
+            ``"error"`` fails its call, ``"cpu"`` keeps it on the host.
+        device_maps: For each peer, by name, which of its devices each of this worker's
+            is, where it is not the one of the same index.
+    """
+
+    timeout_s: float | None = None
+    max_threads: int = 256
+    core_threads: int = 16
+    placement: Policy = "error"
+    device_maps: Mapping[str, DeviceMap] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and not (
+            isinstance(self.timeout_s, (int, float)) and self.timeout_s > 0
+        ):
+            raise ValueError(f"timeout_s must be positive, got {self.timeout_s!r}")
+        if not (isinstance(self.max_threads, int) and self.max_threads >= 1):
+            raise ValueError(f"max_threads must be 1 or more, got {self.max_threads!r}")
+        if not (isinstance(self.core_threads, int) and self.core_threads >= 1):
+            raise ValueError(
+                f"core_threads must be 1 or more, got {self.core_threads!r}"
+            )
+        Placement("", self.placement, self.device_maps)  # raises if they are wrong

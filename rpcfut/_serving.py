@@ -1,0 +1,174 @@
+"""The call that the running code serves: what a function that a peer called may ask.
+
+It is found by a context variable, so it is right in coroutines, in what they spawn, and
+in the callbacks that were registered while it ran.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import contextmanager
+from contextvars import ContextVar
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from rpcfut._errors import LifecycleError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_log = logging.getLogger("rpcfut.dispatch")
+
+
+class Clock(Protocol):
+    """What measures deadlines."""
+
+    def now_s(self) -> float:
+        """Seconds since some fixed moment."""
+        ...
+
+
+class Stage(Enum):
+    """Where a served call is, in words that end with its age."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    FOLLOWING = "its function returned a future or a coroutine; waiting for that"
+    ANSWERING = "its function has ended; waiting for a device to copy the result"
+
+
+class ServedCall:
+    """A call that this worker serves. Any thread.
+
+    Args:
+        caller: Name of the worker that called.
+        deadline_s: When the caller stops waiting, on `clock`; None for never.
+        clock: What that is measured on.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_deadline_s",
+        "_hooks",
+        "_is_cancelled",
+        "_lock",
+        "_since_s",
+        "_stage",
+        "_thread",
+        "caller",
+        "function",
+    )
+
+    def __init__(self, caller: str, deadline_s: float | None, clock: Clock) -> None:
+        self.caller = caller
+        self.function = ""  # not known before the arguments are decoded
+        self._deadline_s = deadline_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._is_cancelled = False
+        self._hooks: list[Callable[[], object]] = []
+        self._thread: str | None = None
+        self.enter(Stage.QUEUED)
+
+    def __repr__(self) -> str:
+        name = self.function or "a call"
+        return f"<ServedCall {name} for {self.caller!r}: {self.describe()}>"
+
+    def __str__(self) -> str:
+        return f"{self.function or 'a call'}, called by worker {self.caller!r}"
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more.
+
+        The caller cancelled it, gave it up at its deadline, or is gone.
+        """
+        return self._is_cancelled or self.remaining_s == 0.0
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds that the caller will still wait, at least 0; None for no deadline.
+
+        Calls that are made while this one is served wait no longer than that.
+        """
+        if self._deadline_s is None:
+            return None
+        return max(0.0, self._deadline_s - self._clock.now_s())
+
+    def add_cancel_callback(self, callback: Callable[[], object]) -> None:
+        """Call something once the caller cancels; at once if it has.
+
+        It runs on a thread that serves others and must not block. Deadlines do not
+        call it.
+        """
+        with self._lock:
+            if not self._is_cancelled:
+                self._hooks.append(callback)
+                return
+        callback()
+
+    def cancel(self) -> None:
+        """Take note that nobody waits for the answer. Idempotent."""
+        with self._lock:
+            self._is_cancelled = True
+            hooks, self._hooks = self._hooks, []
+        for hook in hooks:
+            try:
+                hook()
+            except Exception:  # noqa: BLE001 - logged; the others must hear of it too
+                _log.exception("what was to run when %s is cancelled raised", self)
+
+    def enter(self, stage: Stage) -> None:
+        """Take note of where the call is now, on the thread that brought it there."""
+        is_running = stage is Stage.RUNNING
+        self._thread = threading.current_thread().name if is_running else None
+        self._stage, self._since_s = stage, self._clock.now_s()
+
+    def describe(self) -> str:
+        """Where the call is, and since when."""
+        age_s = self._clock.now_s() - self._since_s
+        on = f" on thread {self._thread!r}" if self._thread is not None else ""
+        told = ", and was told that nobody waits" if self._is_cancelled else ""
+        return f"{self._stage.value}, since {age_s:.3f} s{on}{told}"
+
+
+_current: ContextVar[ServedCall | None] = ContextVar("rpcfut_call", default=None)
+
+
+def call_in_service() -> ServedCall | None:
+    """The call that the running code serves, if any."""
+    return _current.get()
+
+
+def current_call() -> ServedCall:
+    """The call that the running code serves.
+
+    For functions that peers call, and what they await or register while they run: who
+    called, how long the caller will still wait, and whether it still does::
+
+        @rpcfut.expose
+        def search(...):
+            while not rpcfut.current_call().cancelled:
+                ...
+
+    Raises:
+        LifecycleError: When no call is served here.
+    """
+    call = _current.get()
+    if call is None:
+        raise LifecycleError(
+            "current_call() outside of a call: it is for functions that peers call, "
+            "and for what they await or register while they run"
+        )
+    return call
+
+
+@contextmanager
+def serving(call: ServedCall | None) -> Iterator[None]:
+    """Let what is inside serve a call, or none."""
+    token = _current.set(call)
+    try:
+        yield
+    finally:
+        _current.reset(token)
