@@ -389,3 +389,4 @@ class Agent:
         self._endpoint.close()
         self._watcher.close(_CLOSE_S)
         self._pool.close()
+        self._dispatcher.order.close()

@@ -66,7 +66,7 @@ class Dispatcher:
         self._exposed = exposed
         self._watcher = watcher
         self._placement = placement
-        self.order = DeviceOrder()
+        self.order = DeviceOrder(_callbacks.runtime().streams.lease)
         self._start = start
         self._turns: dict[str, Turns] = {}
         self.served = ServedTable()

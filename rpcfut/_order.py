@@ -6,7 +6,8 @@ see the second overtake the first on the device, whoever made either. One privat
 per device collects that order: it waits for what each answered call launched, and a
 handler's streams wait for an event at its end. So both ends cost a few calls, however
 many calls are unfinished on the device, and a handler waits for nothing that it would
-not have to wait for anyway.
+not have to wait for anyway. The stream is one of the pool's: making one may wait for a
+device that is busy.
 """
 
 from __future__ import annotations
@@ -14,19 +15,27 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from rpcfut._streams import record_streams, seam_of
+from rpcfut._streams import record_streams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from rpcfut._devices import Device
     from rpcfut._streams import Mark
 
 
 class DeviceOrder:
-    """What the calls answered so far have launched. Any thread; never waits."""
+    """What the calls answered so far have launched. Any thread; never waits.
 
-    def __init__(self) -> None:
+    Args:
+        lease: Gives a pool stream of a device and what returns it.
+    """
+
+    def __init__(
+        self, lease: Callable[[Device], tuple[Any, Callable[[], None]]]
+    ) -> None:
+        self._lease = lease
+        self._releases: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._streams: dict[Device, Any] = {}
         self._newest: dict[Device, Mark] = {}
@@ -59,8 +68,9 @@ class DeviceOrder:
             with self._lock:
                 stream = self._streams.get(mark.device)
                 if stream is None:
-                    stream = seam_of(mark.device).create_stream(mark.device)
+                    stream, release = self._lease(mark.device)
                     self._streams[mark.device] = stream
+                    self._releases.append(release)
                 mark.seam.wait(stream, mark.event)
                 self._grown.add(mark.device)
 
@@ -78,3 +88,10 @@ class DeviceOrder:
                 if mark.event.query():
                     del self._newest[device]
             return tuple(self._newest.values())
+
+    def close(self) -> None:
+        """Give the streams back. Idempotent; nothing is noted after it."""
+        with self._lock:
+            releases, self._releases = self._releases, []
+        for release in releases:
+            release()

@@ -9,6 +9,7 @@ import pytest
 from rpcfut import Future
 from rpcfut._exposed import ExposedTable
 from rpcfut._order import DeviceOrder
+from rpcfut._stream_pool import StreamPool
 from rpcfut._streams import record_current, record_in_use
 from rpcfut.testing import RaceError, SimArray, local_cluster, simulate
 from tests.support.fake_seam import FAKE0, FAKE1, installed
@@ -141,8 +142,9 @@ def test_a_handler_comes_after_what_was_queued_before_its_worker_joined(
 
 
 def test_passed_work_is_not_waited_for_and_the_rest_by_one_event_a_device() -> None:
-    order = DeviceOrder()
     with installed() as seam:
+        pool = StreamPool()
+        order = DeviceOrder(pool.lease)
         assert order.marks() == ()
         for _ in range(3):
             order.note(record_in_use(()))
@@ -160,3 +162,6 @@ def test_passed_work_is_not_waited_for_and_the_rest_by_one_event_a_device() -> N
         for mark in newest:
             mark.event.passed.set()
         assert order.marks() == ()
+        order.close()
+        order.close()
+        assert {pool.lease(device)[0] for device in (FAKE0, FAKE1)} == {*seam.created}
