@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 import types
-from collections.abc import Mapping
-from itertools import pairwise
+import zoneinfo
+from concurrent.futures import Future
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from rpcfut._derived import registration_line
-from rpcfut._known_types import steps
+from rpcfut._known_types import field_names, steps
+from rpcfut._memory import numpy_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _SHOWN_STEPS = 8  # of a path, at each end
+_FUNCTION: Final = "is a function; send its name"
 _HINTS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
     (memoryview, "is a view of memory; send bytes(x)"),
     (types.MappingProxyType, "is a view of a dict; send dict(x)"),
+    (types.SimpleNamespace, "has no wire format; send vars(x)"),
+    (zoneinfo.ZoneInfo, "is a time zone, whose rules cannot travel; send x.key"),
     (torch.nn.Module, "is a module; send its state_dict()"),
     (torch.Tensor, "is a tensor subclass; send x.as_subclass(torch.Tensor)"),
     ((torch.UntypedStorage, torch.TypedStorage), "is a storage; send a tensor over it"),
     (torch.Generator, "is a generator; send its get_state()"),
+    ((torch.finfo, torch.iinfo), "has no wire format; send the dtype, as text"),
+    (torch.qscheme, "has no wire format; send str(x)"),
+    ((torch.Stream, torch.Event), "is a queue of a device here; leave it out"),
     (BaseException, "is an exception; raise it, or register its type"),
-    (types.FunctionType, "is a function; send its name"),
+    ((types.FunctionType, types.BuiltinFunctionType), _FUNCTION),
+    ((types.MethodType, functools.partial), _FUNCTION),
+    ((types.MethodDescriptorType, types.WrapperDescriptorType), _FUNCTION),
+    (types.MethodWrapperType, _FUNCTION),
     (type, "is a class; send its name"),
+    (Future, "is a future; wait for it and send its value, or return it"),
 )
 
 
@@ -35,6 +48,8 @@ def hint(value: object) -> str:
         if isinstance(value, kinds):
             return text
     kind = type(value)
+    if isinstance(value, numpy_type("dtype") or ()):
+        return "is a NumPy dtype; send x.str"
     line = registration_line(kind)
     if hasattr(kind, "__cuda_array_interface__") or hasattr(kind, "__dlpack__"):
         return f"has no wire format; send torch.as_tensor(x), or call {line}"
@@ -47,24 +62,35 @@ def hint(value: object) -> str:
     return f"has no wire format; on both workers call {line}"
 
 
-def path_to(chain: Sequence[object], root: str) -> str:
-    """Write the path from the first object of a chain to the last.
+def path_to(objects: Sequence[object], root: str) -> str:
+    """Write the path from the first of some objects to the last.
 
     Args:
-        chain: Objects, each held by the one before.
+        objects: Objects, each held by the one before.
         root: What the first is called.
     """
-    parts = [_step(holder, held) for holder, held in pairwise(chain)]
+    owners = [None, *objects]
+    parts = [
+        _step(owner, holder, held)
+        for owner, (holder, held) in zip(owners, pairwise(objects), strict=False)
+    ]
     if len(parts) > 2 * _SHOWN_STEPS:
         left_out = f" ... {len(parts) - 2 * _SHOWN_STEPS} more ... "
         parts[_SHOWN_STEPS:-_SHOWN_STEPS] = [left_out]
     return root + "".join(parts)
 
 
-def _step(holder: object, held: object) -> str:
-    for step, child in steps(holder):
+def _step(owner: object, holder: object, held: object) -> str:
+    """How a path goes from `holder` to `held`; `owner` is what holds the holder."""
+    named = steps(owner) if _is_flat_form(owner, holder) else ()
+    for step, child in chain(named, steps(holder)):
         if child is held:
             return step
-    if isinstance(held, Mapping):
-        return ""  # a registered object flattened to its fields by name
-    return ".<flattened>"
+    return "" if _is_flat_form(holder, held) else ".<flattened>"
+
+
+def _is_flat_form(value: object, flat: object) -> bool:
+    """Whether an object was flattened to its fields, which the path then names."""
+    if type(flat) is dict:
+        return flat.keys() == set(field_names(type(value)) or ())
+    return type(flat) is tuple and len(flat) == len(getattr(value, "_fields", ()))

@@ -97,7 +97,13 @@ def decode(
     if budget is None and nbytes > SMALL_BODY_NBYTES:
         budget = Budget(limit_of(nbytes, len(buffers)))
     decoder = _Decoder(buffers, place)
-    return decoder.finish(decoder.lift(_unpack(body, budget), -outer_depth))
+    try:
+        return decoder.finish(decoder.lift(_unpack(body, budget), -outer_depth))
+    except RecursionError as error:
+        raise DecodeError(
+            "a value that is nested too deeply for what is left of this thread's "
+            "stack: call sys.setrecursionlimit"
+        ) from error
 
 
 def peek_name(body: Buffer) -> str | None:

@@ -105,6 +105,11 @@ def encode(
     except (EncodeError, ExtractionError) as error:
         # Where our walk stood says nothing; the path in the message does.
         raise error.with_traceback(None) from error.__cause__
+    except RecursionError as error:
+        raise EncodeError(
+            f"{root} is nested too deeply for what is left of this thread's stack: "
+            "send it from a frame that is less deep, or call sys.setrecursionlimit"
+        ) from error
     if len(body) > MAX_BODY_NBYTES:
         raise EncodeError(
             f"{root} makes {len(body)} bytes without its tensors and bytes, "

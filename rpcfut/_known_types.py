@@ -12,6 +12,8 @@ docs/extractors.md shows the tables; a test keeps it up to date.
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import dataclasses
 import datetime as dt
 import decimal
@@ -22,6 +24,7 @@ import pathlib
 import types
 import uuid
 import zoneinfo
+from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -336,6 +339,15 @@ def field_names(kind: type) -> tuple[str, ...] | None:
     return tuple(attribute.name for attribute in attributes)
 
 
+_FUTURES: Final = (concurrent.futures.Future, asyncio.Future, torch.futures.Future)
+_OF_THIS_PROCESS: Final = frozenset(
+    {
+        *("_io", "_queue", "_socket", "_thread", "asyncio", "io", "multiprocessing"),
+        *("queue", "socket", "ssl", "subprocess", "tempfile", "threading"),
+    }
+)
+
+
 def _is_builtin_iterator(kind: type) -> bool:
     return kind.__module__ in {"builtins", "itertools"} and issubclass(kind, Iterator)
 
@@ -378,6 +390,24 @@ REFUSED: Final = (
         lambda kind: not _is_object(kind),
         "a subclass of a known type may hide memory in its attributes: say what it "
         "holds",
+        may_register=True,
+    ),
+    Refused(
+        "futures of other libraries",
+        lambda kind: issubclass(kind, _FUTURES),
+        "the value of a future may still be made: wait for it and pass its value on",
+        may_register=True,
+    ),
+    Refused(
+        "`UserDict`, `UserList`, `UserString`, `ChainMap`, `array.array`",
+        lambda kind: kind.__module__ == "collections" or kind is array,
+        "make a dict, list, str or tensor of it",
+        may_register=True,
+    ),
+    Refused(
+        "locks, queues, files, sockets, processes",
+        lambda kind: kind.__module__.partition(".")[0] in _OF_THIS_PROCESS,
+        "it belongs to this process, and means nothing in another: leave it out",
         may_register=True,
     ),
 )

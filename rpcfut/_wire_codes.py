@@ -25,6 +25,7 @@ code   what          bytes, or parts
 13     torch.device  its text
 14     torch.layout  its name
 15     memory_format its name
+16     NotImplemented  none
 32     tuple         its elements
 33,34  set           set, frozenset: its elements
 35     dict          with keys that are not all text: key, value, key, value ...
@@ -87,6 +88,7 @@ class Code(enum.IntEnum):
     DEVICE = 13
     LAYOUT = 14
     MEMORY_FORMAT = 15
+    NOT_IMPLEMENTED = 16
     TUPLE = 32
     SET = 33
     FROZENSET = 34

@@ -17,13 +17,14 @@ from torch.nn.utils.rnn import PackedSequence
 from rpcfut._known_types import is_struct_sequence
 from rpcfut._tensor_codec import read_dtype, write_dtype
 from rpcfut._wire_codes import Code
+from rpcfut._wire_keys import require_scattered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 # The greatest common divisor of larger ones takes more than a moment, and a peer
 # could make us compute it.
-_FRACTION_BITS = 1 << 18
+_FRACTION_BITS = 1 << 15
 
 
 class Scalar(NamedTuple):
@@ -71,10 +72,13 @@ def _read_delta(data: bytes) -> dt.timedelta:
     return dt.timedelta(*struct.unpack("<iii", data))
 
 
-def _read_ellipsis(data: bytes) -> object:
-    if data:
-        raise ValueError("an Ellipsis has no bytes")
-    return ...
+def _singleton(value: object) -> Callable[[bytes], object]:
+    def read(data: bytes) -> object:
+        if data:
+            raise ValueError(f"{value!r} has no bytes")
+        return value
+
+    return read
 
 
 def _write_name(value: object) -> bytes:
@@ -106,7 +110,10 @@ SCALARS: Final[dict[type, Scalar]] = {
         lambda value: struct.pack("<dd", value.real, value.imag),
         lambda data: complex(*struct.unpack("<dd", data)),
     ),
-    type(...): Scalar(Code.ELLIPSIS, lambda _: b"", _read_ellipsis),
+    type(...): Scalar(Code.ELLIPSIS, lambda _: b"", _singleton(...)),
+    type(NotImplemented): Scalar(
+        Code.NOT_IMPLEMENTED, lambda _: b"", _singleton(NotImplemented)
+    ),
     Decimal: Scalar(Code.DECIMAL, _write_text, lambda data: Decimal(_read_text(data))),
     UUID: Scalar(
         Code.UUID, lambda value: value.bytes, lambda data: UUID(bytes=bytes(data))
@@ -145,19 +152,27 @@ SCALARS: Final[dict[type, Scalar]] = {
 
 def _join_set(parts: list[Any]) -> set[Any]:
     """Make a set; equal elements would mean that bytes were changed on the way."""
+    require_scattered(parts)
     made = set(parts)
     if len(made) != len(parts):
         raise ValueError("a set has equal elements")
     return made
 
 
+def _split_set(value: frozenset[Any] | set[Any]) -> Sequence[Any]:
+    require_scattered(value)
+    return tuple(value)
+
+
 def _split_dict(value: dict[Any, Any]) -> list[Any]:
     """List keys and values in turn."""
+    require_scattered(value)
     return [part for pair in value.items() for part in pair]
 
 
 def _join_dict(parts: list[Any]) -> dict[Any, Any]:
     """Make a dict of keys and values in turn."""
+    require_scattered(parts[::2])
     steps = iter(parts)
     made = dict(zip(steps, steps, strict=True))
     if 2 * len(made) != len(parts):
@@ -192,14 +207,14 @@ _FACTORIES = {
 
 
 def _split_default_dict(value: defaultdict[Any, Any]) -> list[Any]:
-    factory: Any = value.default_factory
-    name = getattr(factory, "__name__", "")
-    if factory is not None and _FACTORIES.get(name) is not factory:
+    factory = value.default_factory
+    name = next((name for name, kind in _FACTORIES.items() if kind is factory), None)
+    if name is None and factory is not None:
         raise TypeError(
-            f"has the default_factory {factory!r}; only the builtin types "
+            f"has the default_factory {factory!r:.200}; only the builtin types "
             f"{', '.join(_FACTORIES)} can travel: send dict(x)"
         )
-    return [name or None, *_split_dict(value)]
+    return [name, *_split_dict(value)]
 
 
 def _join_default_dict(parts: list[Any]) -> defaultdict[Any, Any]:
@@ -293,6 +308,11 @@ def _join_timezone(parts: list[Any]) -> object:
     return _join_zone(offset_us, name)
 
 
+def _split_packed(value: PackedSequence) -> tuple[Any, ...]:
+    _require_no_attributes(value)
+    return tuple(value)
+
+
 def split_struct(value: tuple[Any, ...]) -> list[Any]:
     """Name a struct that a torch function returned, and list its elements."""
     return [type(value).__name__, *value]
@@ -316,9 +336,9 @@ def join_struct(parts: list[Any]) -> object:
 
 COMPOUNDS: Final[dict[type, Compound]] = {
     tuple: Compound(Code.TUPLE, tuple, tuple),
-    set: Compound(Code.SET, tuple, _join_set),
+    set: Compound(Code.SET, _split_set, _join_set),
     frozenset: Compound(
-        Code.FROZENSET, tuple, lambda parts: frozenset(_join_set(parts))
+        Code.FROZENSET, _split_set, lambda parts: frozenset(_join_set(parts))
     ),
     dict: Compound(Code.DICT, _split_dict, _join_dict),
     OrderedDict: Compound(Code.ORDERED_DICT, _split_ordered_dict, _join_ordered_dict),
@@ -347,6 +367,6 @@ COMPOUNDS: Final[dict[type, Compound]] = {
         Code.SIZE, tuple, lambda parts: torch.Size(_require_ints(parts))
     ),
     PackedSequence: Compound(
-        Code.PACKED_SEQUENCE, tuple, lambda parts: PackedSequence(*parts)
+        Code.PACKED_SEQUENCE, _split_packed, lambda parts: PackedSequence(*parts)
     ),
 }

@@ -388,8 +388,17 @@ def test_an_attribute_of_a_container_is_not_lost_in_silence() -> None:
 
 def test_the_path_goes_through_registered_types() -> None:
     register_type(Layer)
-    with pytest.raises(EncodeError, match=r"value\[1\]\['weight'\]\[0\]"):
+    with pytest.raises(EncodeError, match=r"value\[1\]\.weight\[0\]"):
         pack([0, Layer(weight=[memoryview(b"")])])
+    register_type(Point)
+    with pytest.raises(EncodeError, match=r"value\.y\.weight\['a'\], a builtins.mem"):
+        pack(Point(1, Layer(weight={"a": memoryview(b"")})))
+
+
+def test_the_path_through_a_users_own_form_names_what_it_can() -> None:
+    register_type(Opaque, lambda value: [value.a, [value.b]], Opaque)
+    with pytest.raises(EncodeError, match=r"value\.<flattened>\[1\]\[0\], a builtins"):
+        pack(Opaque(a=1, b=memoryview(b"")))
 
 
 def test_a_cycle_is_refused_with_both_ends() -> None:

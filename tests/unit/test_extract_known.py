@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import UserDict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -189,6 +191,9 @@ def test_a_dlpack_producer_on_a_device_is_told_not_to_synchronise() -> None:
         ({}.values(), REFUSED[4].advice),
         (torch.ones(1).as_subclass(SilentTensor), REFUSED[5].advice),
         (HidingList(), REFUSED[6].advice),
+        (torch.futures.Future(), REFUSED[7].advice),
+        (UserDict(), REFUSED[8].advice),
+        (threading.Lock(), REFUSED[9].advice),
     ],
     ids=lambda value: type(value).__name__,
 )
