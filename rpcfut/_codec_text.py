@@ -37,7 +37,7 @@ _HINTS: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
     ((types.MethodType, functools.partial), _FUNCTION),
     ((types.MethodDescriptorType, types.WrapperDescriptorType), _FUNCTION),
     (types.MethodWrapperType, _FUNCTION),
-    (type, "is a class; send its name"),
+    ((type, types.GenericAlias, types.UnionType), "is a class; send its name"),
     (Future, "is a future; wait for it and send its value, or return it"),
 )
 

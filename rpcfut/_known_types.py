@@ -242,6 +242,8 @@ def _is_object(kind: type) -> bool:
 
 
 def _find_name(kind: type) -> Rule | None:
+    if kind.__module__ == "typing" or kind in {types.GenericAlias, types.UnionType}:
+        return leaf
     return leaf if _is_object(kind) and issubclass(kind, (enum.Enum, type)) else None
 
 
@@ -300,7 +302,7 @@ FAMILIES: Final = (
         "nothing; of a record, its array and its objects",
     ),
     Family("named tuples, `torch.return_types`", _find_tuple, "the elements"),
-    Family("classes, members of enums", _find_name, "nothing"),
+    Family("classes, `list[int]` and such, members of enums", _find_name, "nothing"),
     Family(
         "exceptions",
         _find_exception,

@@ -190,7 +190,7 @@ def storage_parts(
 
 def typed_storage_parts(storage: torch.TypedStorage) -> tuple[DataRef, ...]:
     """Name the memory of a storage with a dtype."""
-    return storage_parts(storage.untyped(), storage)
+    return storage_parts(storage._untyped_storage, storage)  # noqa: SLF001 - untyped() warns
 
 
 # ---- NumPy -------------------------------------------------------------------------

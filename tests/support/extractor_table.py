@@ -19,8 +19,8 @@ def written(page: str) -> str:
     known = [(_names(row.kinds), row.looked_at) for row in KNOWN]
     known += [(family.name, family.looked_at) for family in FAMILIES]
     refused = [(row.name, row.advice) for row in REFUSED]
-    page = _replaced(page, _KNOWN, _table("kind", "what is looked at", known))
-    return _replaced(page, _REFUSED, _table("kind", "the message says", refused))
+    page = replaced(page, _KNOWN, table("kind", "what is looked at", known))
+    return replaced(page, _REFUSED, table("kind", "the message says", refused))
 
 
 def _names(kinds: tuple[type, ...]) -> str:
@@ -31,16 +31,18 @@ def _names(kinds: tuple[type, ...]) -> str:
     return ", ".join(names)
 
 
-def _table(left: str, right: str, rows: list[tuple[str, str]]) -> str:
+def table(left: str, right: str, rows: list[tuple[str, str]]) -> str:
+    """A table of two columns."""
     lines = [f"| {left} | {right} |", "|---|---|"]
     lines += [f"| {kind} | {text} |" for kind, text in rows]
     return "\n".join(lines) + "\n"
 
 
-def _replaced(page: str, marks: tuple[str, str], table: str) -> str:
+def replaced(page: str, marks: tuple[str, str], text: str) -> str:
+    """The page with another text between two marks."""
     before, rest = page.split(marks[0])
     _, after = rest.split(marks[1])
-    return f"{before}{marks[0]}{table}{marks[1]}{after}"
+    return f"{before}{marks[0]}{text}{marks[1]}{after}"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import enum
 import functools
 from collections import namedtuple
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import attrs
 import torch
@@ -113,3 +113,66 @@ class InnerTensor(torch.Tensor):
 
 class SilentTensor(torch.Tensor):
     """A subclass that tells nothing."""
+
+
+class Grade(enum.StrEnum):
+    """Its members are texts, too."""
+
+    GOOD = "good"
+    FINE = "good"  # noqa: PIE796 - an alias
+    BAD = "bad"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Corner(tuple, enum.Enum):  # type: ignore[type-arg]  # noqa: SLOT001
+    """Its members are tuples, too."""
+
+    ORIGIN = (0, 0)
+
+
+class Modes(enum.IntFlag):
+    A = 1
+    B = 4
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Box(Generic[T]):
+    """Made as ``Box[int](1)``, it remembers the int."""
+
+    item: T
+
+
+class Hinted:
+    __slots__ = ("hint",)
+
+
+@dataclass(slots=True)
+class SlotRecord(Hinted):
+    """Has a slot that is no field."""
+
+    item: Any = None
+
+
+@dataclass
+class RecordError(Exception):
+    """An exception is more than its fields."""
+
+    code: int = 0
+
+
+@attrs.define
+class Lazy:
+    """Keeps what it computed in a slot."""
+
+    item: Any
+
+    @functools.cached_property
+    def twice(self) -> Any:
+        return [self.item, self.item]

@@ -1,13 +1,10 @@
-"""Values of every supported type, and whether two are the same bit by bit."""
+"""Values of the types that travel without being registered."""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
-import struct
 from collections import Counter, OrderedDict, defaultdict, deque
-from decimal import Decimal
-from fractions import Fraction
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -96,58 +93,3 @@ values = st.recursive(
     ),
     max_leaves=12,
 )
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two values have equal types and equal bits, all the way down."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, torch.Tensor):
-        return _same_tensors(a, b)
-    if isinstance(a, (list, tuple, deque)):
-        has_same_bound = getattr(a, "maxlen", None) == getattr(b, "maxlen", None)
-        return has_same_bound and len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, dict):
-        has_same_factory = getattr(a, "default_factory", None) is getattr(
-            b, "default_factory", None
-        )
-        return has_same_factory and same(list(a.items()), list(b.items()))
-    if isinstance(a, (set, frozenset)):
-        return len(a) == len(b) and all(any(same(x, y) for y in b) for x in a)
-    if isinstance(a, slice):
-        return same((a.start, a.stop, a.step), (b.start, b.stop, b.step))
-    return _same_scalars(a, b)
-
-
-def _same_scalars(a: Any, b: Any) -> bool:
-    if isinstance(a, float):
-        return struct.pack("<d", a) == struct.pack("<d", b)
-    if isinstance(a, complex):
-        return same((a.real, a.imag), (b.real, b.imag))
-    if isinstance(a, Decimal):
-        return str(a) == str(b)
-    if isinstance(a, Fraction):
-        return (a.numerator, a.denominator) == (b.numerator, b.denominator)
-    if isinstance(a, (dt.datetime, dt.time)):
-        return a.isoformat() == b.isoformat() and (a.fold, a.tzname()) == (
-            b.fold,
-            b.tzname(),
-        )
-    return bool(a == b)
-
-
-def _same_tensors(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return (
-        (a.dtype, a.shape, a.requires_grad, a.device)
-        == (b.dtype, b.shape, b.requires_grad, b.device)
-    ) and bits(a) == bits(b)
-
-
-def bits(tensor: torch.Tensor) -> bytes:
-    """The elements of a host tensor, row by row, as bytes."""
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    if plain.numel() == 0:
-        return b""
-    copy = bytearray(plain.nbytes)
-    torch.frombuffer(copy, dtype=plain.dtype).view(plain.shape).copy_(plain)
-    return bytes(copy)

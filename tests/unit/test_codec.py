@@ -33,6 +33,7 @@ from rpcfut._wire_codes import (
 )
 from rpcfut._wire_weights import weigh
 from rpcfut_transport import MAX_BUFFERS
+from tests.support.exact import same
 from tests.support.types import (
     AttrsPair,
     Colour,
@@ -46,7 +47,7 @@ from tests.support.types import (
     Point,
     Rights,
 )
-from tests.support.values import same, values
+from tests.support.values import values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,8 +17,9 @@ from rpcfut._tensor_codec import (
     _flat_bytes,
     is_dense_strided,
 )
+from tests.support.exact import bits, same
 from tests.support.types import InnerTensor, SilentTensor
-from tests.support.values import bits, same, tensors
+from tests.support.values import tensors
 from tests.unit.test_codec import no_place, no_stage, pack, trip
 
 
