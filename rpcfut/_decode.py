@@ -180,7 +180,10 @@ def _read_ext(code: int, data: bytes) -> object:
 
 
 def _brief(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:300]
+    try:
+        return f"{type(error).__name__}: {error}"[:300]
+    except Exception:  # noqa: BLE001 - a text of a number of a million digits, say
+        return type(error).__name__
 
 
 class _Decoder:

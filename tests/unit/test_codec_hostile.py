@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import struct
 import subprocess
 import sys
+from collections import Counter, OrderedDict
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import msgpack
 import numpy as np
@@ -19,14 +24,17 @@ from hypothesis import strategies as st
 
 from rpcfut._codec import decode
 from rpcfut._decode import cost_of
-from rpcfut._errors import DecodeError
+from rpcfut._errors import DecodeError, EncodeError
 from rpcfut._registry import isolated_registry, register_type
-from rpcfut._wire_codes import MAX_BODY_NBYTES, MAX_CONTAINERS, Code
+from rpcfut._wire_codes import MAX_BODY_NBYTES, MAX_CONTAINERS, MAX_DEPTH, Code
 from rpcfut._wire_weights import FREE_NBYTES, SMALL_BODY_NBYTES
 from tests.support.peak_memory import list_of
 from tests.support.types import Point
 from tests.support.values import values
 from tests.unit.test_codec import CHOSEN, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 
@@ -163,6 +171,10 @@ NONSENSE: dict[str, tuple[bytes, int]] = {
     "a device that is a number": (marked(Code.TENSOR, 0, 1, 0, 3, 1, 16), 1),
     "a bool that is neither": (marked(Code.TENSOR, 0, 0, 0, None, 1, 16), 1),
     "a buffer for nobody": (b"\xc0", 1),
+    "an array of no order": (marked(Code.ARRAY, 0, "<u1", [0, 0], 4, 4), 1),
+    "an array of an axis too many": (marked(Code.ARRAY, 0, "<u1", [0, 1, 2], 4, 4), 1),
+    "an array of an order of texts": (marked(Code.ARRAY, 0, "<u1", ["0"], 16), 1),
+    "an array of 33 dimensions": (marked(Code.ARRAY, 0, "<u1", "C", 16, *[1] * 32), 1),
     "an array of objects": (marked(Code.ARRAY, 0, "|O", "C", 2), 1),
     "an array of arrays": (marked(Code.ARRAY, 0, "(99,)f8", "C", 2), 1),
     "an array of records": (marked(Code.ARRAY, 0, "f4,f4", "C", 2), 1),
@@ -186,6 +198,110 @@ def test_nonsense_is_refused(name: str) -> None:
     body, count = NONSENSE[name]
     with pytest.raises(DecodeError):
         receive(body, *[bytearray(b"\x02" * 16) for _ in range(count)])
+
+
+def test_decoding_opens_imports_and_runs_nothing() -> None:
+    """RPC-10, under an audit hook, which only a process of its own can take back."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.audited_decode", "20"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/transport"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    decoded, refused = map(int, done.stdout.split())
+    assert decoded > 1000
+    assert refused > 10_000
+
+
+PRIME = 2**61 - 1  # the hash of an int is the int modulo this
+COLLIDING: dict[str, list[Any]] = {
+    "ints": [n * PRIME for n in range(300)],
+    "Decimals": [Decimal(n * PRIME) for n in range(300)],
+    "Fractions": [Fraction(n * PRIME) for n in range(300)],
+    "UUIDs": [UUID(int=n * PRIME) for n in range(300)],
+    "tuples": [(n * PRIME, (1, n * PRIME)) for n in range(300)],
+    "NumPy scalars": [np.float64(2.0**61) ** n for n in range(10)]
+    + [n * PRIME for n in range(300)],
+}
+
+
+@pytest.mark.parametrize("name", COLLIDING)
+def test_keys_that_all_have_one_hash_are_refused_before_they_are_compared(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 MB of them would keep a thread busy for days; both sides count alike."""
+    keys = COLLIDING[name]
+    makers = (set, frozenset, dict.fromkeys, Counter, OrderedDict.fromkeys)
+    for make in makers:
+        with pytest.raises(EncodeError, match="keys or elements with one hash"):
+            pack([make(keys)])
+    with monkeypatch.context() as patch:
+        patch.setattr("rpcfut._wire_types.require_scattered", lambda keys: None)
+        bodies = [pack(make(keys)) for make in makers]
+    for body, buffers in bodies:
+        with pytest.raises(DecodeError, match="keys or elements with one hash"):
+            receive(body, *buffers)
+
+
+def test_keys_that_meet_by_chance_are_no_attack() -> None:
+    """-1 and -2 have one hash, and so have tuples of them."""
+    grid = {(a, b, c): a for a in range(-9, 9) for b in range(-9, 9) for c in (-1, -2)}
+    assert receive(pack(grid).body) == grid
+    few = {n * PRIME for n in range(64)}
+    assert receive(pack(few).body) == few
+
+
+def test_equal_keys_of_a_map_are_one_key() -> None:
+    """The last one wins, as in any dict; keys that are no text are refused."""
+    assert receive(b"\x82\xa1a\x01\xa1a\x02") == {"a": 2}
+
+
+def test_a_timestamp_of_msgpack_is_a_number() -> None:
+    """The one extension that msgpack reads by itself: nothing of ours writes it."""
+    assert receive(b"\xd6\xff\x00\x00\x00\x01") == 1.0
+    survive(b"\xc7\x0c\xff" + b"\xff" * 12)
+
+
+def test_numbers_of_a_million_digits_do_no_harm() -> None:
+    """They are never written out: Python refuses to, or takes long."""
+    large = msgpack.ExtType(Code.INT, b"\x7f" + b"\xff" * 1_000_000)
+    assert isinstance(receive(msgpack.packb(large)), int)
+    assert isinstance(receive(ext(Code.DECIMAL, b"7" * 1_000_000)), Decimal)
+    for code in Code:
+        for parts in (
+            [large],
+            [large, large],
+            [large] * 7,
+            ["name", large],
+            [0, large],
+        ):
+            survive(marked(code, *parts), bytearray(16))
+
+
+def _at_the_end_of_the_stack(function: Callable[[], object]) -> object:
+    """Call a function where the stack has room for few frames more."""
+
+    def descend(count: int) -> object:
+        return descend(count - 1) if count else function()
+
+    used = len(inspect.stack(0))
+    return descend(sys.getrecursionlimit() - used - 60)
+
+
+def test_a_full_stack_is_an_error_that_says_so() -> None:
+    value: object = 1
+    for _ in range(MAX_DEPTH - 1):
+        value = (value,)
+    body, _ = pack(value)
+    with pytest.raises(EncodeError, match="what is left of this thread's stack"):
+        _at_the_end_of_the_stack(lambda: pack(value))
+    with pytest.raises(DecodeError, match="what is left of this thread's stack"):
+        _at_the_end_of_the_stack(lambda: receive(body))
+    assert receive(body) == value
 
 
 def test_one_buffer_cannot_be_two_tensors() -> None:

@@ -43,7 +43,9 @@ def test_what_the_table_says_travels_arrives_as_it_was(row: Travels) -> None:
         register_type(kind)
     for value in row.make():
         assert difference(trip(value), value) is None
-        assert difference(trip({"k": (value, [value])}), {"k": (value, [value])}) is None
+        assert (
+            difference(trip({"k": (value, [value])}), {"k": (value, [value])}) is None
+        )
         extract(value)
 
 
