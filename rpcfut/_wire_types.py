@@ -54,6 +54,12 @@ def _read_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
+def _write_windows_path(value: PureWindowsPath) -> bytes:
+    if PureWindowsPath(str(value)) != value:  # as of "//host/", to pathlib itself
+        raise TypeError("has a text that means another path; send str(x)")
+    return _write_text(value)
+
+
 def write_int(value: int) -> bytes:
     """Write an int of any size."""
     return value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)
@@ -126,7 +132,7 @@ SCALARS: Final[dict[type, Scalar]] = {
     ),
     PureWindowsPath: Scalar(
         Code.PURE_WINDOWS_PATH,
-        _write_text,
+        _write_windows_path,
         lambda data: PureWindowsPath(_read_text(data)),
     ),
     dt.date: Scalar(

@@ -394,6 +394,11 @@ REFUSED: Final = (
     ),
     Refused("`zoneinfo.ZoneInfo`", lambda: [zoneinfo.ZoneInfo("UTC")], "send x.key"),
     Refused(
+        "a `PureWindowsPath` whose text means another path, such as `//host/`",
+        lambda: [PureWindowsPath("//host/"), PureWindowsPath("/a:")],
+        "send str(x)",
+    ),
+    Refused(
         "NumPy arrays of objects",
         lambda: [np.array([1, None])],
         "send x.tolist()",
