@@ -1,9 +1,10 @@
 """NumPy arrays and scalars, where both processes have imported NumPy.
 
-Descriptor of an array: ``[buffer or None, dtype, order, *shape]``, where order is ``C``,
+Descriptor of an array: ``[buffer or None, dtype, order, *shape]``; order is ``C``,
 ``F``, or the axes from the slowest to the fastest: a dense array keeps its strides. A
-received array can be written to, also where the sender's could not. A scalar: ``[dtype, bytes]``, or ``["U", text]`` and ``["S", bytes]``, since
-the dtype of a text forgets the zeros at its end. Else a dtype is written as NumPy's own
+received array can be written to, also where the sender's could not. A scalar:
+``[dtype, bytes]``, or ``["U", text]`` and ``["S", bytes]``, since the dtype of a text
+forgets the zeros at its end. Else a dtype is written as NumPy's own
 short text. One without a size is refused: NumPy would make it one byte an element.
 """
 
@@ -29,7 +30,7 @@ _MAX_LENGTH: Final = 1 << 62
 _DTYPE = re.compile(r"[<>|=]?(?:[?biufcSU]\d+|[mM]8(?:\[[0-9]*[a-zA-Zμ]{1,2}\])?)")
 
 
-def numpy_refusal(value: Any) -> str | None:
+def numpy_refusal(value: Any) -> str | None:  # noqa: PLR0911 - a list of rules
     """Say why an array or scalar cannot travel; None if it can."""
     if isinstance(value, (str, bytes)):
         return None
@@ -102,7 +103,7 @@ def join_array(parts: list[Any], take: Callable[[object], Buffer]) -> Any:
 
 def _axes(order: object, ndim: int) -> list[int]:
     """Read the axes from the slowest to the fastest."""
-    if order == "C" or order == "F":
+    if order in ("C", "F"):
         return list(range(ndim)) if order == "C" else list(reversed(range(ndim)))
     if not isinstance(order, list) or sorted(order) != list(range(ndim)):
         raise ValueError(f"an array of order {order!r:.100}")

@@ -5,8 +5,8 @@ of tuples, ranges and frozensets follow from their elements. Keys that a strange
 to have one hash are compared each with each: a body of 64 MB would take days. So the
 pairs are counted before a set or dict is made. Sender and receiver count alike.
 
-Keys with different hashes that meet in the table are not looked for: that takes a search
-for each key, and a peer that searches may as well send a call that is slow to serve.
+Keys with different hashes that meet in the table are not looked for: whoever wants to
+find some has to search for each, and has easier ways to send a call that takes long.
 """
 
 from __future__ import annotations

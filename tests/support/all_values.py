@@ -1,4 +1,4 @@
-"""Values of every kind that travels, nested in every way, now and then one that does not.
+"""Values of every kind that travels, nested in any way; now and then one that does not.
 
 Types of users are those of tests.support.types; `register_all` registers them.
 """
@@ -25,8 +25,8 @@ from tests.support.types import (
     FrozenLayer,
     Grade,
     HidingPoint,
-    Lazy,
     Layer,
+    Lazy,
     Level,
     Modes,
     OldPoint,
@@ -156,7 +156,7 @@ def _larger(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.builds(SlotRecord, inner),
         st.builds(Lazy, inner),
         st.builds(Derived, st.integers()),
-        st.builds(lambda item: Box[int](item), inner),  # noqa: PLW0108 - it has no hints
+        st.builds(lambda item: Box[int](item), inner),
         st.builds(Point, inner, inner),
         st.builds(OldPoint, inner, inner),
         st.builds(HidingPoint, inner, inner),

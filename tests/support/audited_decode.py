@@ -1,25 +1,28 @@
 """Decodes what a stranger may send, and watches what the interpreter does meanwhile.
 
-``python -m tests.support.audited_decode N`` decodes the marked values of the wire table,
-N damaged copies of each, and hand-made bodies that name what a stranger would like to
-reach. Prints how many bodies decoded and how many were refused; fails if one of them led
-to an import, a file, a process, compiled code or a pickle.
+``python -m tests.support.audited_decode N`` decodes N damaged copies of each value of
+the wire table, and hand-made bodies that name what a stranger would like to reach. It
+prints how many bodies decoded and how many were refused, and fails if one led to
+an import, a file, a process, compiled code or a pickle.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
-import torch
 
 import rpcfut
 from rpcfut._codec import decode, encode
 from rpcfut._wire_codes import Code
 from tests.support.wire_table import TRAVELS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
 
 # Events of these families; see PEP 578. Those of object and sys are of no harm.
 WATCHED = (
@@ -99,7 +102,7 @@ def _no_stage(_: object) -> Any:
 
 def main(count: int) -> None:
     """Decode everything under watch."""
-    global _is_watching  # noqa: PLW0603 - a hook cannot be taken back
+    global _is_watching
     sound = list(honest())
     bodies = list(hostile(sound, count))
     for body, buffers in sound:  # what torch imports late, it imports now

@@ -11,12 +11,14 @@ import decimal
 import enum
 import struct
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 def difference(a: Any, b: Any, path: str = "value") -> str | None:
@@ -109,24 +111,24 @@ def _facts(a: Any, b: Any, path: str) -> Iterator[str]:
         yield f"{path}: {a!r:.300} and {b!r:.300}"
 
 
-def _plain_facts(a: Any) -> list[Any]:  # noqa: PLR0911
-    if isinstance(a, float):
-        return [struct.pack("<d", a)]
-    if isinstance(a, complex):
-        return [struct.pack("<dd", a.real, a.imag)]
-    if isinstance(a, decimal.Decimal):
-        return [a.as_tuple()]
-    if isinstance(a, Fraction):
-        return [a.numerator, a.denominator]
-    if isinstance(a, (dt.datetime, dt.time)):
-        return [a.isoformat(), a.fold, *_plain_facts(a.tzinfo)]
-    if isinstance(a, dt.tzinfo):
-        return [repr(a), a.tzname(None)]
-    if isinstance(a, torch.device):
-        return [a.type, a.index]
-    if hasattr(type(a), "__dataclass_fields__") or hasattr(type(a), "__attrs_attrs__"):
-        return []  # its fields are attributes
-    return [a]
+def _plain_facts(a: Any) -> list[Any]:
+    for kinds, facts in _FACTS:
+        if isinstance(a, kinds):
+            return facts(a)
+    is_record = hasattr(type(a), "__dataclass_fields__")
+    is_record |= hasattr(type(a), "__attrs_attrs__")
+    return [] if is_record else [a]  # fields are attributes
+
+
+_FACTS: list[tuple[Any, Callable[[Any], list[Any]]]] = [
+    (float, lambda a: [struct.pack("<d", a)]),
+    (complex, lambda a: [struct.pack("<dd", a.real, a.imag)]),
+    (decimal.Decimal, lambda a: [a.as_tuple()]),
+    (Fraction, lambda a: [a.numerator, a.denominator]),
+    ((dt.datetime, dt.time), lambda a: [a.isoformat(), a.fold, repr(a.tzinfo)]),
+    (dt.tzinfo, lambda a: [repr(a), a.tzname(None)]),
+    (torch.device, lambda a: [a.type, a.index]),
+]
 
 
 def bits(tensor: torch.Tensor) -> bytes:

@@ -119,7 +119,7 @@ class Grade(enum.StrEnum):
     """Its members are texts, too."""
 
     GOOD = "good"
-    FINE = "good"  # noqa: PIE796 - an alias
+    FINE = "good"
     BAD = "bad"
 
 

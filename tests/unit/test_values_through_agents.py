@@ -1,36 +1,32 @@
-"""Thousands of values of every kind, through real agents: as they were, or refused (RPC-9).
+"""Values of every kind, through real agents: they arrive, or are refused (RPC-9).
 
-By calls to a peer and to oneself, over the memory link and over ZeroMQ. `make slow` tries
-20,000 of them.
+By calls to a peer and to oneself, over the memory link and over ZeroMQ. `make slow`
+tries 20,000 of them.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from rpcfut._agent import Agent
 from rpcfut._errors import EncodeError, ExtractionError
-from rpcfut._exposed import ExposedTable
 from rpcfut._extract import extract
 from rpcfut._registry import isolated_registry
-from rpcfut.transport import describe_this_process
 from tests.support import remote
+from tests.support.agents import CountingLink, two_agents
 from tests.support.all_values import mixed, register_all
 from tests.support.exact import difference
 from tests.support.links import LINK_KINDS, make_link_maker, start_collector_of_zmq
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from rpcfut.transport import Link
+    from rpcfut._agent import Agent
 
-FEW, MANY = 100, 5000
+FEW, MANY = 200, 5000
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,46 +39,6 @@ def _registered() -> Iterator[None]:
     with isolated_registry():
         register_all()
         yield
-
-
-class CountingLink:
-    """A link that counts what it is asked to send."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self.sent_count = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._link, name)
-
-    def send(self, *args: Any) -> None:
-        self.sent_count += 1
-        self._link.send(*args)
-
-
-@contextmanager
-def two_agents(make_link: Callable[[], Link]) -> Iterator[tuple[Agent, CountingLink]]:
-    """Agents ``w0`` and ``w1``, which expose an echo; the first, and its link."""
-    table = ExposedTable()
-    table.expose(remote.echo)
-    links: Any = [CountingLink(make_link()) for _ in range(2)]
-    records = [
-        describe_this_process(
-            rank=rank,
-            name=f"w{rank}",
-            incarnation=secrets.randbits(63),
-            address=link.address,
-        )
-        for rank, link in enumerate(links)
-    ]
-    agents = [Agent(*pair, table) for pair in zip(records, links, strict=True)]
-    try:
-        for agent in agents:
-            agent.start(records)
-        yield agents[0], links[0]
-    finally:
-        for agent in agents:
-            agent.close()
 
 
 class Tally:
@@ -100,7 +56,8 @@ class Tally:
         try:
             future = self._agent.rpc_async(self._to, remote.echo, (value,))
         except (EncodeError, ExtractionError) as error:
-            assert not travels, error
+            if travels:
+                raise
             assert self._link.sent_count == before, "something was sent"
             self._check_refusal(value, error)
             self.refused += 1
@@ -152,5 +109,6 @@ def test_a_value_arrives_as_it_was_or_is_refused_where_it_is_sent(
             tally.check(value, travels=travels)
 
         check()
-    assert tally.arrived >= 0.9 * count
+    # Of a few, hypothesis may well repeat what cannot travel.
+    assert tally.arrived >= (0.9 if count == MANY else 0.6) * count
     assert tally.refused >= count // 200
