@@ -54,7 +54,7 @@ def two_agents(
     agents = [Agent(*pair, table) for pair in zip(records, links, strict=True)]
     try:
         for agent in agents:
-            agent.start(records)
+            agent.start([one.record for one in agents])
         yield agents[0], links[0]
     finally:
         for agent in agents:
