@@ -40,11 +40,13 @@ from tests.support.types import (
     Derived,
     FrozenLayer,
     HidingList,
+    HidingRecord,
     Layer,
     OddError,
     OldPoint,
     Opaque,
     Point,
+    RecordError,
     Rights,
 )
 from tests.support.values import values
@@ -265,6 +267,22 @@ def test_post_init_does_not_run_again() -> None:
     value.total = 9
     assert value.twice == 6  # a cached property may be lost
     assert trip(value).total == 9
+
+
+@pytest.mark.parametrize("kind", [RecordError, HidingRecord])
+def test_a_record_that_is_more_than_its_fields_needs_two_functions(kind: type) -> None:
+    """Not only where it arrives: an exception or dict is not rebuilt from fields."""
+    with pytest.raises(TypeError, match="cannot be rebuilt from its fields alone"):
+        register_type(kind)
+    register_type(RecordError, lambda error: error.code, RecordError)
+    assert trip(RecordError(7)).code == 7
+
+
+def test_an_attribute_of_a_packed_sequence_is_not_lost_in_silence() -> None:
+    packed: Any = pack_sequence([torch.ones(3)])
+    packed.note = 1
+    with pytest.raises(EncodeError, match="attribute 'note', which would be lost"):
+        pack(packed)
 
 
 def test_an_attribute_that_is_no_field_is_not_lost_in_silence() -> None:
