@@ -38,14 +38,15 @@ def make_link_maker(kind: str) -> Callable[[], Link]:
 
 
 def start_collector_of_zmq() -> None:
-    """Have pyzmq start its thread for large frames.
+    """Have pyzmq start its thread for large frames, unless it runs.
 
     It belongs to the process, and lives until that ends; so tests must not count it as
     left behind by the first of them that sends a large frame.
     """
     from zmq.utils.garbage import gc as collector
 
-    collector.start()
+    if collector.thread is None or not collector.thread.is_alive():
+        collector.start()  # a second one would fail to bind, and take its place
 
 
 class RecordingSink:
