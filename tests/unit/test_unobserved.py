@@ -80,7 +80,7 @@ def test_a_lost_call_is_reported_with_its_call(
     """Fire and forget: what failed, where, and who called it."""
     future = Future[Any]()
     about = CallInfo(worker="a", to="b", function="step", site="train.py:12")
-    bind_call(future, about, lambda: None)
+    bind_call(future, about, lambda: None, lambda _: "")
     future.set_exception(ValueError("lost"))
     del future
     (record,) = reports(caplog)
