@@ -24,6 +24,7 @@ EXAMPLES = {
         "cannot tell which device memory '__main__.Forgotten' holds",
         "to fix:",
     ),
+    "cancel": ("some steps: True", "here it is cancelled", "async def was cancelled"),
     "errors": (
         "ZeroDivisionError: float division by zero",
         "RemoteError: __main__.OutOfTokensError",
