@@ -20,6 +20,6 @@ from __future__ import annotations
 
 from rpcfut._decode import decode, peek_name
 from rpcfut._encode import Encoded, encode
-from rpcfut._tensor_codec import Place
+from rpcfut._tensor_reader import Place
 
 __all__ = ["Encoded", "Place", "decode", "encode", "peek_name"]

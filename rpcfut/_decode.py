@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgpack
-import torch
 
 from rpcfut import _numpy_codec
 from rpcfut._errors import DecodeError, RpcError
 from rpcfut._registry import TYPES
-from rpcfut._tensor_codec import Place, join_tensor
+from rpcfut._tensor_layouts import join_layout
+from rpcfut._tensor_reader import Place, TensorReader
 from rpcfut._wire_codes import (
     FIRST_MARK,
     MAX_BODY_NBYTES,
     MAX_DEPTH,
+    TABLE_BYTE,
+    TABLE_HEAD,
     Code,
 )
 from rpcfut._wire_types import COMPOUNDS, SCALARS, join_struct, read_int
 from rpcfut._wire_weights import FREE_NBYTES, SMALL_BODY_NBYTES, Budget, limit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    import torch
 
     from rpcfut_transport import Buffer
 
@@ -81,7 +86,8 @@ def decode(
         buffers: Its buffers, in order.
         place: Is given a tensor on the host and the device that it was sent from, and
             returns the tensor where it belongs. Its errors pass through.
-        budget: What the value may cost, if it is part of something larger.
+        budget: What the value may cost, if it is part of something larger; then it has
+            no tensors.
         outer_depth: As for `encode`.
 
     Returns:
@@ -91,14 +97,18 @@ def decode(
         DecodeError: When the bytes make no sense, are over a limit, or name a type that
             is not registered here.
     """
-    nbytes = memoryview(body).nbytes
+    decoder = _Decoder(buffers, place)
+    packed = memoryview(body)
+    if packed.nbytes and packed[0] == TABLE_BYTE and budget is None:
+        packed = decoder.read_table(packed)
+    nbytes = packed.nbytes
     if nbytes > MAX_BODY_NBYTES:
         raise DecodeError(f"a body of {nbytes} bytes; {MAX_BODY_NBYTES} are allowed")
     if budget is None and nbytes > SMALL_BODY_NBYTES:
         budget = Budget(limit_of(nbytes, len(buffers)))
-    decoder = _Decoder(buffers, place)
     try:
-        return decoder.finish(decoder.lift(_unpack(body, budget), -outer_depth))
+        raw = _unpack(packed, budget, decoder.read_ext)
+        return decoder.finish(decoder.lift(raw, -outer_depth))
     except RecursionError as error:
         raise DecodeError(
             "a value that is nested too deeply for what is left of this thread's "
@@ -108,12 +118,15 @@ def decode(
 
 def peek_name(body: Buffer) -> str | None:
     """The name at the start of a call, read without decoding the rest; None if none."""
+    packed = memoryview(body)
     unpacker = msgpack.Unpacker(raw=False, max_str_len=_PEEK_NBYTES)
-    unpacker.feed(bytes(memoryview(body)[:_PEEK_NBYTES]))
     try:
+        if packed.nbytes and packed[0] == TABLE_BYTE:
+            packed = packed[TABLE_HEAD.size + TABLE_HEAD.unpack_from(packed)[1] :]
+        unpacker.feed(bytes(packed[:_PEEK_NBYTES]))
         unpacker.read_array_header()
         name = unpacker.unpack()
-    except (ValueError, msgpack.OutOfData):
+    except (ValueError, struct.error, msgpack.OutOfData):
         return None
     return name if isinstance(name, str) else None
 
@@ -125,16 +138,19 @@ def cost_of(body: Buffer) -> int:
         DecodeError: When that is more than any body may cost.
     """
     budget = Budget(FREE_NBYTES)
-    _unpack(body, budget)
+    _unpack(body, budget, _read_ext)
     return budget.nbytes - budget.left
 
 
-def _unpack(body: Buffer, budget: Budget | None) -> object:
+_ReadExt: TypeAlias = Callable[[int, bytes], object]
+
+
+def _unpack(body: Buffer, budget: Budget | None, read_ext: _ReadExt) -> object:
     nbytes = memoryview(body).nbytes
-    options: dict[str, Any] = {"ext_hook": _read_ext}
+    options: dict[str, Any] = {"ext_hook": read_ext}
     if budget is not None:
         options = {
-            "ext_hook": partial(_count_ext, budget),
+            "ext_hook": partial(_count_ext, budget, read_ext),
             "list_hook": budget.take_list,
             "object_hook": budget.take_map,
         }
@@ -158,9 +174,9 @@ def _unpack(body: Buffer, budget: Budget | None) -> object:
         raise DecodeError(f"a body that is no value: {_brief(error)}") from error
 
 
-def _count_ext(budget: Budget, code: int, data: bytes) -> object:
+def _count_ext(budget: Budget, read_ext: _ReadExt, code: int, data: bytes) -> object:
     budget.take_ext(code, data)
-    return _read_ext(code, data)
+    return read_ext(code, data)
 
 
 def _read_ext(code: int, data: bytes) -> object:
@@ -193,7 +209,37 @@ class _Decoder:
         self._buffers = buffers
         self._taken: set[int] = set()
         self._place = place
+        self._reader: TensorReader | None = None
+        self._tensors: list[torch.Tensor] = []
         self._registered = TYPES.snapshot.wire_by_name
+
+    def read_ext(self, code: int, data: bytes) -> object:
+        """Read an extension value; tensors are made once their table is read."""
+        if code == Code.TENSOR:
+            number = int.from_bytes(data, "little")
+            if len(data) != 4 or number >= len(self._tensors):
+                raise DecodeError(f"tensor {number} of {len(self._tensors)}")
+            return self._tensors[number]
+        return _read_ext(code, data)
+
+    def read_table(self, body: memoryview) -> memoryview:
+        """Make the tensors of a body that has some; return the rest of it."""
+        try:
+            _, nbytes = TABLE_HEAD.unpack_from(body)
+            rest = body[TABLE_HEAD.size + nbytes :]
+            table: Buffer = body[TABLE_HEAD.size :][:nbytes]
+            reader = TensorReader(
+                table or self._take(len(self._buffers) - 1), self._buffers
+            )
+        except RpcError:
+            raise
+        except _SENSELESS as error:
+            text = f"a tensor that makes no sense: {_brief(error)}"
+            raise DecodeError(text) from error
+        for index in reader.frames:
+            self._take(index)
+        self._reader, self._tensors = reader, reader.tensors(self._place)
+        return rest
 
     def finish(self, value: object) -> object:
         """Check that nothing was left over."""
@@ -232,9 +278,9 @@ class _Decoder:
     def _join(self, code: Code, parts: list[Any]) -> object:
         if code is Code.REGISTERED:
             return self._join_registered(parts)
-        if code is Code.TENSOR or code is Code.PARAMETER:
-            return self._join_tensor(code, parts)
         try:
+            if code is Code.LAYOUT_TENSOR and self._reader is not None:
+                return join_layout(parts, self._reader.on_host)
             if code is Code.ARRAY:
                 return _numpy_codec.join_array(parts, self._take)
             if code is Code.BULK_BYTES or code is Code.BULK_BYTEARRAY:
@@ -247,20 +293,6 @@ class _Decoder:
         except _SENSELESS as error:
             text = f"a {code.name.lower()} that makes no sense: {_brief(error)}"
             raise DecodeError(text) from error
-
-    def _join_tensor(self, code: Code, parts: list[Any]) -> object:
-        try:
-            tensor, device, is_leaf_with_grad = join_tensor(parts, self._take)
-        except RpcError:
-            raise
-        except _SENSELESS as error:
-            text = f"a tensor that makes no sense: {_brief(error)}"
-            raise DecodeError(text) from error
-        if device is not None:
-            tensor = self._place(tensor, device)
-        if code is Code.PARAMETER:
-            return torch.nn.Parameter(tensor, requires_grad=is_leaf_with_grad)
-        return tensor.requires_grad_() if is_leaf_with_grad else tensor
 
     def _join_registered(self, parts: list[Any]) -> object:
         if len(parts) != 2 or type(parts[0]) is not str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import msgpack
@@ -15,19 +16,19 @@ from rpcfut._extract import extract
 from rpcfut._known_types import type_name
 from rpcfut._memory import is_numpy_scalar, numpy_array_type
 from rpcfut._registry import TYPES, WireFormat
-from rpcfut._tensor_codec import (
-    DeviceArray,
-    Stage,
-    split_device_array,
-    split_tensor,
-    tensor_refusal,
-)
+from rpcfut._tensor_layouts import is_jagged, is_made_of_tensors, split_layout
+from rpcfut._tensor_rules import is_plain_on_host
+from rpcfut._tensor_table import write_table
+from rpcfut._tensor_writer import DeviceArray, Stage, TensorWriter, TooFarApart
 from rpcfut._wire_codes import (
     FIRST_MARK,
     INLINE_NBYTES,
+    INLINE_TABLE_NBYTES,
     MAX_BODY_NBYTES,
     MAX_CONTAINERS,
     MAX_DEPTH,
+    TABLE_BYTE,
+    TABLE_HEAD,
     Code,
 )
 from rpcfut._wire_types import (
@@ -39,11 +40,16 @@ from rpcfut._wire_types import (
     torch_struct,
     write_int,
 )
-from rpcfut._wire_weights import SMALL_BODY_NBYTES, limit_of, weigh
+from rpcfut._wire_weights import (
+    SMALL_BODY_NBYTES,
+    limit_of,
+    most_without_bytes,
+    weigh,
+)
 from rpcfut_transport import MAX_BUFFERS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from rpcfut_transport import Buffer
 
@@ -101,7 +107,12 @@ def encode(
     encoder = _Encoder(stage, origin, root, outer_depth)
     try:
         lowered = encoder.lower(value)
-        body = _pack(lowered, root)
+        try:
+            table = encoder.tensor_table()
+        except TooFarApart as shared:
+            finder = _Encoder(stage, origin, root, outer_depth)
+            raise finder.sharing(value, shared) from None
+        packed = _pack(lowered, root, encoder.tensors)
     except (EncodeError, ExtractionError) as error:
         # Where our walk stood says nothing; the path in the message does.
         raise error.with_traceback(None) from error.__cause__
@@ -110,34 +121,40 @@ def encode(
             f"{root} is nested too deeply for what is left of this thread's stack: "
             "send it from a frame that is less deep, or call sys.setrecursionlimit"
         ) from error
-    if len(body) > MAX_BODY_NBYTES:
+    if len(packed) > MAX_BODY_NBYTES:
         raise EncodeError(
-            f"{root} makes {len(body)} bytes without its tensors and bytes, "
+            f"{root} makes {len(packed)} bytes without its tensors and bytes, "
             f"{MAX_BODY_NBYTES} are allowed: send numbers as a tensor, text as bytes"
         )
     if len(encoder.buffers) > MAX_BUFFERS:
         raise encoder.too_many_buffers()
-    limit = limit_of(len(body), len(encoder.buffers))
-    if len(body) > SMALL_BODY_NBYTES and weigh(lowered) > limit:
+    limit = limit_of(len(packed), len(encoder.buffers))
+    if len(packed) > SMALL_BODY_NBYTES and weigh(lowered) > limit:
         raise EncodeError(
             f"{root} holds so many small objects that the receiver would need more "
             f"than {limit} bytes for them: {_FEWER}"
         )
-    return Encoded(body, encoder.buffers)
+    return Encoded(table + packed, encoder.buffers)
 
 
-def _overflow(value: object) -> object:
+def _pack_rest(tensors: TensorWriter | None, value: Any) -> object:
+    """Write what msgpack does not know: large ints, and tensors by their numbers."""
     if type(value) is int:
         return msgpack.ExtType(Code.INT, write_int(value))
+    if tensors is not None and isinstance(value, (torch.Tensor, DeviceArray)):
+        number = tensors.number_of(value)
+        if number is not None:
+            return msgpack.ExtType(Code.TENSOR, number.to_bytes(4, "little"))
     raise TypeError(f"{type_name(type(value))} appeared while the value was packed")
 
 
-def _pack(lowered: object, root: str) -> bytes:
+def _pack(lowered: object, root: str, tensors: TensorWriter | None) -> bytes:
+    default = partial(_pack_rest, tensors)
     try:
         try:
-            return _packer(None).pack(lowered)
+            return _packer(default, None).pack(lowered)
         except UnicodeEncodeError:  # half of a surrogate pair, as in odd file names
-            return _packer("surrogatepass").pack(lowered)
+            return _packer(default, "surrogatepass").pack(lowered)
     except (TypeError, ValueError, RuntimeError) as error:
         raise EncodeError(
             f"{root} could not be packed ({error}); "
@@ -145,11 +162,11 @@ def _pack(lowered: object, root: str) -> bytes:
         ) from error
 
 
-def _packer(errors: str | None) -> msgpack.Packer:
+def _packer(default: Callable[[Any], object], errors: str | None) -> msgpack.Packer:
     return msgpack.Packer(
         strict_types=True,
         use_bin_type=True,
-        default=_overflow,
+        default=default,
         unicode_errors=errors,
         buf_size=4096,  # type: ignore[call-arg] # the stubs do not have it
     )
@@ -162,7 +179,9 @@ class _Encoder:
         self, stage: Stage, origin: Origin | None, root: str, outer_depth: int = 0
     ) -> None:
         self.buffers: list[Buffer] = []
+        self.tensors: TensorWriter | None = None
         self._stage = stage
+        self._watched: dict[int, list[object]] = {}
         self._origin = origin
         self._root = root if origin is None else origin.path_root
         self._open: list[object] = []
@@ -175,23 +194,28 @@ class _Encoder:
         kind = type(value)
         if kind in _PLAIN:
             return value
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            return self._lower_tensor(value)
         form = self._registered.get(kind)
         if form is None:
             scalar = SCALARS.get(kind)
             if scalar is not None:
                 return msgpack.ExtType(scalar.code, self._written(scalar, value))
         opened = self._open
-        opened.append(value)
-        if len(opened) > self._max_depth:
-            self._refuse_depth()
-        self._container_count += 1
-        if self._container_count > MAX_CONTAINERS:
-            self._refuse_count()
+        self._enter(value)
         lowered = (
             self._lower_registered(form, value) if form else self._lower_open(value)
         )
         opened.pop()
         return lowered
+
+    def _enter(self, value: object) -> None:
+        self._open.append(value)
+        if len(self._open) > self._max_depth:
+            self._refuse_depth()
+        self._container_count += 1
+        if self._container_count > MAX_CONTAINERS:
+            self._refuse_count()
 
     def _lower_open(self, value: Any) -> object:
         kind = type(value)
@@ -203,8 +227,6 @@ class _Encoder:
                 return value
             self._require_room(value)
             return [self.lower(part) for part in value]
-        if kind is torch.Tensor or kind is torch.nn.Parameter:
-            return self._lower_tensor(value)
         compound = COMPOUNDS.get(kind)
         if compound is not None:
             return self._marked(compound.code, self._split(compound, value))
@@ -250,14 +272,67 @@ class _Encoder:
         return [_MARKS[Code.REGISTERED], form.name, self.lower(flat)]
 
     def _lower_tensor(self, tensor: torch.Tensor) -> object:
-        if len(self.buffers) >= MAX_BUFFERS:
-            raise self.too_many_buffers()
-        reason = tensor_refusal(tensor)
-        if reason is not None:
-            self._refuse(reason)
-        is_parameter = type(tensor) is torch.nn.Parameter
-        mark = _MARKS[Code.PARAMETER if is_parameter else Code.TENSOR]
-        return [mark, *split_tensor(tensor, self._stage, self.buffers)]
+        is_plain = is_plain_on_host(tensor)
+        if not is_plain and is_made_of_tensors(tensor):
+            self._enter(tensor)
+            lowered = self._lower_layout(tensor)
+            self._open.pop()
+            return lowered
+        try:
+            number = self._writer().add(tensor, is_plain=is_plain)
+        except TypeError as error:
+            self._open.append(tensor)
+            self._refuse(str(error), error)
+        if number in self._watched:
+            self._watched[number] = [*self._open, tensor]
+        return tensor  # the packer writes its number
+
+    def _writer(self) -> TensorWriter:
+        if self.tensors is None:
+            self.tensors = TensorWriter(self._stage)
+        return self.tensors
+
+    def _lower_layout(self, tensor: torch.Tensor) -> object:
+        try:
+            parts = split_layout(tensor)
+        except TypeError as error:
+            self._refuse(str(error), error)
+        return self._marked(Code.LAYOUT_TENSOR, parts)
+
+    def tensor_table(self) -> bytes:
+        """Copy the tensors, and write the start of a body: their table, if any.
+
+        Raises:
+            TooFarApart: When some of them share memory that cannot be sent as one.
+            EncodeError: When they would be too many for the receiver.
+        """
+        if self.tensors is None:
+            return b""
+        table, count = self.tensors.finish(self.buffers)
+        data = write_table(table)
+        most = most_without_bytes(len(data))
+        if count > most:
+            raise EncodeError(
+                f"{self._root} holds {count} tensors that are empty or share memory, "
+                f"and the receiver would take at most {most}: join some with "
+                "torch.stack or torch.cat, or send the value in several calls"
+            )
+        if len(data) <= INLINE_TABLE_NBYTES:
+            return TABLE_HEAD.pack(TABLE_BYTE, len(data)) + data
+        self.buffers.append(data)
+        return TABLE_HEAD.pack(TABLE_BYTE, 0)
+
+    def sharing(self, value: object, shared: TooFarApart) -> EncodeError:
+        """The error for tensors that share memory; walks again to find their paths."""
+        self._watched = {shared.first: [], shared.second: []}
+        self.lower(value)
+        other = path_to(self._watched[shared.first], self._root)
+        self._open = self._watched[shared.second]
+        return self._refusal(
+            f"shares memory with {other}, and both are small parts of it: "
+            f"{shared.hull_nbytes} bytes would be sent for {shared.nbytes} that they "
+            "show; clone() one of them"
+        )
 
     def _lower_bytes(self, value: bytes | bytearray) -> object:
         is_bytes = type(value) is bytes
@@ -270,10 +345,8 @@ class _Encoder:
     def _lower_rare(self, value: Any) -> object:
         kind = type(value)
         if kind is DeviceArray:
-            if len(self.buffers) >= MAX_BUFFERS:
-                raise self.too_many_buffers()
-            parts = split_device_array(value, self._stage, self.buffers)
-            return [_MARKS[Code.TENSOR], *parts]
+            self._writer().add_array(value)
+            return value  # the packer writes its number
         is_array = kind is numpy_array_type()
         if is_array or is_numpy_scalar(kind):
             reason = _numpy_codec.numpy_refusal(value)
@@ -283,6 +356,8 @@ class _Encoder:
                 parts = _numpy_codec.split_array(value, self.buffers)
                 return [_MARKS[Code.ARRAY], *parts]
             return [_MARKS[Code.ARRAY_SCALAR], *_numpy_codec.split_scalar(value)]
+        if is_jagged(kind):
+            return self._lower_layout(value)
         if torch_struct(kind.__name__) is kind:
             return self._marked(Code.STRUCT, split_struct(value))
         path = path_to(self._open, self._root)

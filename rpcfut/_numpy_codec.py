@@ -15,7 +15,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from rpcfut._tensor_codec import IN_PLACE_MIN_NBYTES, allocate
+from rpcfut._tensor_copies import allocate
+from rpcfut._tensor_table import OWN_FRAME_NBYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +96,7 @@ def join_array(parts: list[Any], take: Callable[[object], Buffer]) -> Any:
         raise ValueError(f"shape {shape} of {dtype} in {view.nbytes} bytes")
     if view.nbytes == 0:
         return numpy.zeros(shape, dtype=dtype)
-    is_kept = view.nbytes >= IN_PLACE_MIN_NBYTES and not view.readonly
+    is_kept = view.nbytes >= OWN_FRAME_NBYTES and not view.readonly
     owned = buffer if is_kept else bytearray(view)
     laid_out = numpy.frombuffer(owned, dtype=dtype).reshape([shape[i] for i in axes])
     return laid_out.transpose([axes.index(axis) for axis in range(len(shape))])

@@ -9,6 +9,8 @@ msgpack's own. The rest is written in one of two ways:
   written as one. So everything is packed and unpacked in one pass, and nothing is
   copied once for each level around it.
 
+A body with dense tensors starts with their table, see `_tensor_table`.
+
 =====  ============  ======================================================
 code   what          bytes, or parts
 =====  ============  ======================================================
@@ -21,11 +23,12 @@ code   what          bytes, or parts
 9      date          ordinal, 4 bytes
 10     timedelta     days, seconds, microseconds, 4 bytes each
 11     bytearray     its bytes
-12     torch.dtype   index in the table of `_tensor_codec`
+12     torch.dtype   index in the table of `_dtypes`
 13     torch.device  its text
 14     torch.layout  its name
 15     memory_format its name
 16     NotImplemented  none
+31     tensor        its row in the table, 4 bytes
 32     tuple         its elements
 33,34  set           set, frozenset: its elements
 35     dict          with keys that are not all text: key, value, key, value ...
@@ -42,8 +45,7 @@ code   what          bytes, or parts
 47     torch struct  name in torch.return_types, elements
 48     PackedSequence  data, batch_sizes, sorted_indices, unsorted_indices
 49     registered    wire name, flattened value
-50     tensor        see `_tensor_codec`
-51     Parameter     as 50
+50     tensor        that is not dense: kind, flags, parts; see `_tensor_layouts`
 52     NumPy array   see `_numpy_codec`
 53     NumPy scalar  see `_numpy_codec`
 54,55  bulk          bytes, bytearray: index of the buffer
@@ -53,6 +55,7 @@ code   what          bytes, or parts
 from __future__ import annotations
 
 import enum
+import struct
 from typing import Final
 
 # Deeper values are mistakes, and comparing or printing them would not end well.
@@ -66,6 +69,12 @@ MAX_BODY_NBYTES: Final = 64 << 20
 MAX_CONTAINERS: Final = 1 << 21
 # Longer bytes travel in buffers of their own.
 INLINE_NBYTES: Final = 64 << 10
+# A larger table of tensors travels in a buffer of its own.
+INLINE_TABLE_NBYTES: Final = 4 << 10
+# What a body with tensors starts with: a byte that msgpack never writes, and the size
+# of the table that follows; 0 if the table is the last buffer.
+TABLE_HEAD: Final = struct.Struct("<BI")
+TABLE_BYTE: Final = 0xC1
 # The first code of a mark; the ones below are those of scalars.
 FIRST_MARK: Final = 32
 
@@ -89,6 +98,7 @@ class Code(enum.IntEnum):
     LAYOUT = 14
     MEMORY_FORMAT = 15
     NOT_IMPLEMENTED = 16
+    TENSOR = 31
     TUPLE = 32
     SET = 33
     FROZENSET = 34
@@ -107,8 +117,7 @@ class Code(enum.IntEnum):
     STRUCT = 47
     PACKED_SEQUENCE = 48
     REGISTERED = 49
-    TENSOR = 50
-    PARAMETER = 51
+    LAYOUT_TENSOR = 50
     ARRAY = 52
     ARRAY_SCALAR = 53
     BULK_BYTES = 54

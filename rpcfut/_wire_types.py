@@ -14,8 +14,8 @@ from uuid import UUID
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+from rpcfut._dtypes import read_dtype, write_dtype
 from rpcfut._known_types import is_struct_sequence
-from rpcfut._tensor_codec import read_dtype, write_dtype
 from rpcfut._wire_codes import Code
 from rpcfut._wire_keys import require_scattered
 

@@ -12,6 +12,9 @@ refused where it is sent. Of a body of N bytes with B buffers,
   characters is three bytes, and an object of 80.
 
 A small body cannot take more than the 64 MB, and is not counted.
+
+A tensor takes 900 bytes. One with elements of its own brings at least `ALIGNMENT` bytes
+of a buffer; the others of a table of N bytes may take ``max(64 MB, 32 N)``.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 FREE_NBYTES: Final = 64 << 20
 _PER_BYTE: Final = 12
 _PER_BUFFER: Final = 1200
+_PER_TABLE_BYTE: Final = 32
+_TENSOR: Final = 900
 # No byte becomes more than 200.
 SMALL_BODY_NBYTES: Final = FREE_NBYTES // 200
 
@@ -47,6 +52,8 @@ _SCALARS: Final[dict[int, int]] = {
 }
 _OTHER_SCALAR: Final = 40
 _SCALAR_BYTE: Final = 4
+# What msgpack writes by itself as well, and what is counted where its table is read.
+_FREE: Final = frozenset({Code.INT, Code.TENSOR})
 # What joining adds to the list of parts, which goes as the object is made: for the
 # object, and for each part.
 _JOINED: Final[dict[int, tuple[int, int]]] = {
@@ -60,8 +67,7 @@ _JOINED: Final[dict[int, tuple[int, int]]] = {
     Code.DEQUE: (720, 16),
     Code.STRUCT: (200, 16),
     Code.REGISTERED: (200, 16),
-    Code.TENSOR: (900, 8),
-    Code.PARAMETER: (900, 8),
+    Code.LAYOUT_TENSOR: (1800, 8),
     Code.ARRAY: (200, 8),
 }
 _OTHER_JOINED: Final = (60, 8)
@@ -89,6 +95,11 @@ def _map_weight(made: Collection[object]) -> int:
 
 def _scalar_weight(code: int, data: bytes) -> int:
     return _SCALARS.get(code, _OTHER_SCALAR) + _SCALAR_BYTE * len(data)
+
+
+def most_without_bytes(table_nbytes: int) -> int:
+    """How many tensors a table of this size may have that bring no bytes."""
+    return max(FREE_NBYTES, _PER_TABLE_BYTE * table_nbytes) // _TENSOR
 
 
 class Budget:
@@ -121,7 +132,7 @@ class Budget:
 
     def take_ext(self, code: int, data: bytes) -> None:
         """Count an extension value; a mark is part of its list."""
-        if code != Code.INT and code < FIRST_MARK:
+        if code not in _FREE and code < FIRST_MARK:
             self._take(_scalar_weight(code, data))
 
     def _count_container(self) -> None:
@@ -144,7 +155,7 @@ def weigh(lowered: object) -> int:
     while ahead:
         part = ahead.pop()
         if type(part) is ExtType:
-            if part.code < FIRST_MARK:
+            if part.code not in _FREE and part.code < FIRST_MARK:
                 total += _scalar_weight(part.code, part.data)
             continue
         if type(part) is dict:

@@ -15,7 +15,7 @@ import torch
 
 from rpcfut._errors import DecodeError
 from rpcfut._registry import TYPES, WireFormat, register_type
-from rpcfut._tensor_codec import DeviceArray
+from rpcfut._tensor_writer import DeviceArray
 from rpcfut.testing._sim_array import SimArray, new_array
 from rpcfut.testing._sim_errors import (
     Allocation,

@@ -131,13 +131,17 @@ _FACTS: list[tuple[Any, Callable[[Any], list[Any]]]] = [
 ]
 
 
+_RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
 def bits(tensor: torch.Tensor) -> bytes:
     """The elements of a dense host tensor, row by row, as bytes."""
     plain = tensor.detach().resolve_conj().resolve_neg()
     if plain.numel() == 0:
         return b""
     copy = bytearray(plain.nbytes)
-    torch.frombuffer(copy, dtype=plain.dtype).view(plain.shape).copy_(plain)
+    kind = _RAW.get(plain.dtype.itemsize, plain.dtype)  # not all dtypes can be copied
+    torch.frombuffer(copy, dtype=kind).view(plain.shape).copy_(plain.view(kind))
     return bytes(copy)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from collections import Counter, OrderedDict, defaultdict, deque
 from pathlib import PurePosixPath
 from typing import Any
@@ -11,7 +12,10 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from rpcfut._tensor_codec import DTYPES
+from rpcfut._dtypes import DTYPES
+
+# torch cannot print the others, and hypothesis would.
+PRINTABLE = [dtype for dtype in DTYPES if not re.search(r"int[1-7]$", str(dtype))]
 
 _ZONES = st.one_of(
     st.none(),
@@ -52,7 +56,7 @@ hashables = st.recursive(
 @st.composite
 def tensors(draw: st.DrawFn) -> torch.Tensor:
     """Any dense tensor, viewed in any way, with any bits."""
-    dtype = draw(st.sampled_from(DTYPES))
+    dtype = draw(st.sampled_from(PRINTABLE))
     shape = draw(st.lists(st.integers(0, 4), max_size=4))
     nbytes = math.prod(shape) * dtype.itemsize
     raw = draw(st.binary(min_size=nbytes, max_size=nbytes))

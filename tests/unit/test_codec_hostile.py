@@ -19,14 +19,31 @@ import msgpack
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcfut._codec import decode
 from rpcfut._decode import cost_of
 from rpcfut._errors import DecodeError, EncodeError
 from rpcfut._registry import isolated_registry, register_type
-from rpcfut._wire_codes import MAX_BODY_NBYTES, MAX_CONTAINERS, MAX_DEPTH, Code
+from rpcfut._tensor_table import (
+    CONJUGATE,
+    META,
+    PARAMETER,
+    REQUIRES_GRAD,
+    SHARED,
+    STRIDED,
+    Table,
+    write_table,
+)
+from rpcfut._wire_codes import (
+    MAX_BODY_NBYTES,
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    TABLE_BYTE,
+    TABLE_HEAD,
+    Code,
+)
 from rpcfut._wire_weights import FREE_NBYTES, SMALL_BODY_NBYTES
 from tests.support.peak_memory import list_of
 from tests.support.types import Point
@@ -49,6 +66,34 @@ def marked(code: int, *parts: object) -> bytes:
 
 def ext(code: int, data: bytes) -> bytes:
     return msgpack.packb(msgpack.ExtType(code, data))
+
+
+def tabled(
+    *rows: tuple[int, int, int, tuple[int, ...]],
+    hulls: tuple[int, ...] = (),
+    devices: tuple[str, ...] = (),
+    first: int = 0,
+) -> bytes:
+    """A list of tensors: of each the dtype, flags, device, lengths; then more numbers.
+
+    Args:
+        rows: The tensors; after the lengths of one stand its strides, if flags say so;
+            before them its hull and its offset there.
+        hulls: Size in bytes and device of each hull, in turn.
+        devices: Names of the devices.
+        first: Number of the first buffer that holds elements.
+    """
+    heads, numbers = [], [*hulls]
+    for dtype, flags, device, sizes in rows:
+        extra = 2 * bool(flags & SHARED)
+        ndim = max(0, len(sizes) - extra) // (2 if flags & STRIDED else 1)
+        heads.append(dtype & 255 | flags << 8 | device << 16 | ndim << 24)
+        numbers += sizes
+    table = write_table(Table(first, devices, heads, numbers, len(hulls) // 2))
+    refs = [
+        msgpack.ExtType(Code.TENSOR, struct.pack("<I", n)) for n in range(len(rows))
+    ]
+    return TABLE_HEAD.pack(TABLE_BYTE, len(table)) + table + msgpack.packb(refs)
 
 
 def survive(body: bytes, *buffers: Any) -> None:
@@ -112,17 +157,39 @@ def test_a_body_that_was_cut(value: object, cut: int) -> None:
         receive(body[: max(0, len(body) - cut)], *buffers)
 
 
+SIZES = st.sampled_from([0, 1, 2, 3, 4, 8, 16, 2**31, 2**32, 2**61, 2**62 - 1])
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 40),
+            st.integers(0, 127),
+            st.integers(0, 2),
+            st.lists(SIZES, max_size=8).map(tuple),
+        ),
+        max_size=3,
+    ),
+    st.lists(SIZES, max_size=4).map(lambda sizes: tuple(sizes[: len(sizes) // 2 * 2])),
+)
+def test_any_table_of_tensors(rows: Any, hulls: tuple[int, ...]) -> None:
+    body = tabled(*rows, hulls=hulls, devices=("cuda:0",))
+    for count in range(3):
+        survive(body, *[bytearray(b"\x01" * 16) for _ in range(count)])
+
+
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.integers(-(2**70), 2**70) | st.integers(-2, 5), max_size=8))
-@example([0, 2**62])
-@example([2**31, 2**31])
-@example([2**32, 2**32])
-def test_any_shape_of_a_tensor(numbers: list[int]) -> None:
-    for ndim in range(len(numbers) + 1):
-        sized = [n if n < 2**64 else msgpack.ExtType(1, b"\x01" * 9) for n in numbers]
-        sized = [n if not isinstance(n, int) or n >= -(2**63) else 0 for n in sized]
-        survive(marked(Code.TENSOR, 0, 1, 0, None, ndim, *sized), bytearray(16))
-        survive(marked(Code.TENSOR, None, 1, 0, None, ndim, *sized))
+@given(damage=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255))))
+def test_a_table_that_was_damaged(damage: list[tuple[int, int]]) -> None:
+    x = torch.arange(12.0).reshape(3, 4)
+    value = [x[0], x[1:], x.t().clone(), torch.ones(3, dtype=torch.bool), torch.ones(0)]
+    body, buffers = pack(value)
+    head = TABLE_HEAD.size
+    damaged = bytearray(body)
+    for place, byte in damage:
+        damaged[head + place % (len(damaged) - head)] = byte
+    survive(bytes(damaged), *buffers)
 
 
 NONSENSE: dict[str, tuple[bytes, int]] = {
@@ -154,22 +221,51 @@ NONSENSE: dict[str, tuple[bytes, int]] = {
     "a struct of nobody": (marked(Code.STRUCT, "pytree", 1), 0),
     "a factory of nobody": (marked(Code.DEFAULT_DICT, "eval"), 0),
     "a type of nobody": (marked(Code.REGISTERED, "os:system", "true"), 0),
-    "a dtype of nobody": (marked(Code.TENSOR, 0, 200, 0, None, 1, 16), 1),
-    "a dtype below all": (marked(Code.TENSOR, 0, -1, 0, None, 1, 16), 1),
-    "a buffer of nobody": (marked(Code.TENSOR, 1, 1, 0, None, 1, 16), 1),
-    "a buffer below all": (marked(Code.TENSOR, -1, 1, 0, None, 1, 16), 1),
-    "a buffer that is True": (marked(Code.TENSOR, bool(1), 1, 0, None, 1, 16), 1),
-    "too small a buffer": (marked(Code.TENSOR, 0, 1, 0, None, 1, 17), 1),
-    "too large a buffer": (marked(Code.TENSOR, 0, 1, 0, None, 1, 15), 1),
-    "strides with holes": (marked(Code.TENSOR, 0, 1, 0, None, 2, 4, 4, 1, 5), 1),
-    "strides that overlap": (marked(Code.TENSOR, 0, 1, 0, None, 2, 4, 4, 1, 1), 1),
-    "grad of an int": (marked(Code.TENSOR, 0, 1, 1, None, 1, 16), 1),
-    "an int parameter with grad": (marked(Code.PARAMETER, 0, 1, 1, None, 1, 16), 1),
-    "flags of nobody": (marked(Code.TENSOR, 0, 1, 8, None, 1, 16), 1),
-    "a device without an index": (marked(Code.TENSOR, 0, 1, 0, "cuda", 1, 16), 1),
-    "the host as a device": (marked(Code.TENSOR, 0, 1, 0, "cpu", 1, 16), 1),
-    "a device that is a number": (marked(Code.TENSOR, 0, 1, 0, 3, 1, 16), 1),
-    "a bool that is neither": (marked(Code.TENSOR, 0, 0, 0, None, 1, 16), 1),
+    "a dtype of nobody": (tabled((200, 0, 0, (16,))), 1),
+    "no buffer": (tabled((1, 0, 0, (16,))), 0),
+    "a buffer of nobody": (tabled((1, 0, 0, (16,)), first=1), 1),
+    "too small a buffer": (tabled((1, 0, 0, (17,))), 1),
+    "too large a buffer": (tabled((1, 0, 0, (15,))), 1),
+    "one buffer for two": (tabled((1, 0, 0, (16,)), (1, 0, 0, (16,))), 1),
+    "strides with holes": (tabled((1, STRIDED, 0, (4, 4, 1, 5))), 1),
+    "strides that overlap": (tabled((1, STRIDED, 0, (4, 4, 1, 1))), 1),
+    "grad of an int": (tabled((1, REQUIRES_GRAD, 0, (16,))), 1),
+    "an int parameter with grad": (
+        tabled((1, REQUIRES_GRAD | PARAMETER, 0, (16,))),
+        1,
+    ),
+    "flags of nobody": (tabled((1, 128, 0, (16,))), 1),
+    "a conjugated float": (tabled((8, CONJUGATE, 0, (2,))), 1),
+    "a device of nobody": (tabled((1, 0, 1, (16,))), 1),
+    "a device without an index": (tabled((1, 0, 1, (16,)), devices=("cuda",)), 1),
+    "the host as a device": (tabled((1, 0, 1, (16,)), devices=("cpu",)), 1),
+    "a bool that is neither": (tabled((0, 0, 0, (16,))), 1),
+    "a hull of nobody": (tabled((1, SHARED | STRIDED, 0, (0, 0, 4, 1))), 1),
+    "a view beyond its hull": (
+        tabled((1, SHARED | STRIDED, 0, (0, 13, 4, 1)), hulls=(16, 0)),
+        1,
+    ),
+    "a view of bools that are neither": (
+        tabled((0, SHARED | STRIDED, 0, (0, 0, 4, 1)), hulls=(16, 0)),
+        1,
+    ),
+    "a view between elements": (
+        tabled((4, SHARED | STRIDED, 0, (0, 2, 1, 1)), hulls=(16, 0)),
+        1,
+    ),
+    "elements beyond all memory": (tabled((1, 0, 0, (2**61, 8))), 1),
+    "no elements beyond all memory": (tabled((1, 0, 0, (0, 2**61, 8))), 0),
+    "a table that is too short": (
+        TABLE_HEAD.pack(TABLE_BYTE, 9) + bytes(5) + b"\xc0",
+        0,
+    ),
+    "a table that is cut": (bytes([TABLE_BYTE]), 0),
+    "a tensor of no table": (ext(Code.TENSOR, bytes(4)), 0),
+    "a tensor that is not in the table": (
+        tabled()[:-1] + ext(Code.TENSOR, struct.pack("<I", 1)),
+        0,
+    ),
+    "half a tensor": (tabled()[:-1] + ext(Code.TENSOR, b"\0\0"), 0),
     "a buffer for nobody": (b"\xc0", 1),
     "an array of no order": (marked(Code.ARRAY, 0, "<u1", [0, 0], 4, 4), 1),
     "an array of an axis too many": (marked(Code.ARRAY, 0, "<u1", [0, 1, 2], 4, 4), 1),
@@ -304,12 +400,6 @@ def test_a_full_stack_is_an_error_that_says_so() -> None:
     assert receive(body) == value
 
 
-def test_one_buffer_cannot_be_two_tensors() -> None:
-    one = [msgpack.ExtType(Code.TENSOR, b""), 0, 1, 0, None, 1, 16]
-    with pytest.raises(DecodeError, match="buffer 0 is used twice"):
-        receive(msgpack.packb([one, one]), bytearray(16))
-
-
 def test_a_body_over_the_limit_is_not_unpacked() -> None:
     with pytest.raises(DecodeError, match=f"{MAX_BODY_NBYTES} are allowed"):
         receive(bytes(MAX_BODY_NBYTES + 1))
@@ -324,8 +414,6 @@ AMPLIFIERS: dict[str, bytes] = {
     "maps": b"\x80",
     "maps of one": b"\x81\xa1a\x01",
     "deques": marked(Code.DEQUE, None),
-    "tensors without elements": marked(Code.TENSOR, None, 1, 0, None, 1, 0),
-    "parameters": marked(Code.PARAMETER, None, 6, 1, None, 1, 0),
     "arrays": marked(Code.ARRAY, None, "<f8", "C", 0),
     "sets": marked(Code.SET),
     "sets of five": marked(Code.SET, 1, 2, 3, 4, 5),
@@ -345,7 +433,22 @@ def test_millions_of_small_objects_are_not_made(name: str) -> None:
         receive(many(AMPLIFIERS[name]))
 
 
-QUICK = {"maps", "deques", "tensors without elements"}
+@pytest.mark.parametrize(
+    "row",
+    [
+        (1, 0, 0, (0,)),
+        (6, REQUIRES_GRAD | PARAMETER, 0, (0,)),
+        (1, META | STRIDED, 0, (0, 1)),
+    ],
+    ids=["empty", "parameter", "meta"],
+)
+def test_millions_of_tensors_without_bytes_of_their_own_are_not_made(row: Any) -> None:
+    body = tabled(*[row] * 400_000)
+    with pytest.raises(DecodeError, match="memory"):
+        receive(body)
+
+
+QUICK = {"maps", "deques"}
 
 
 @pytest.mark.parametrize(
@@ -406,8 +509,7 @@ def test_a_received_array_of_any_text_is_harmless() -> None:
 
 
 def test_a_tensor_over_received_bytes_is_only_as_large_as_they() -> None:
-    tensor: Any = receive(
-        marked(Code.TENSOR, 0, 1, 0, None, 2, 4, 4, 1, 4), bytearray(16)
-    )
+    tensor: Any = receive(tabled((1, STRIDED, 0, (4, 4, 1, 4))), bytearray(16))
+    (tensor,) = tensor
     assert tensor.untyped_storage().nbytes() == 16
     assert isinstance(tensor, torch.Tensor)

@@ -12,7 +12,7 @@ from rpcfut._codec import decode, encode
 from rpcfut._devices import Device
 from rpcfut._errors import DecodeError
 from rpcfut._staging import Staging, place
-from rpcfut._tensor_codec import DeviceArray
+from rpcfut._tensor_writer import DeviceArray
 from rpcfut.testing import (
     RaceError,
     SimArray,
