@@ -25,6 +25,7 @@ from rpcfut._errors import InvalidStateError, Origin
 from rpcfut._future_async import AsyncCallback
 from rpcfut._future_core import FutureCore
 from rpcfut._future_explain import explain
+from rpcfut._future_removal import remove_callback
 from rpcfut._future_wait import block, check_streams, current_streams
 from rpcfut._outcome import Cancelled, Failure, Value, failure_of
 from rpcfut._registry import register_builtin
@@ -385,16 +386,7 @@ class Future(FutureCore[T]):
         Returns:
             How many times it was registered.
         """
-        with self._lock:
-            hooks, queue = self._hooks or [], self._queue or ()
-            looped = [h for h in hooks if isinstance(h, LoopCallback)]
-            found_hooks = [h for h in looped if h.function == fn]
-            for hook in found_hooks:
-                hooks.remove(hook)
-            found = [c for c in queue if c.child is None and c.function == fn]
-            for callback in found:
-                callback.function = _nothing  # its place in a lane is taken already
-        return len(found_hooks) + len(found)
+        return remove_callback(self, fn)
 
     # ---- inside -------------------------------------------------------------------
 
@@ -408,10 +400,6 @@ class Future(FutureCore[T]):
 
     def _done_already(self) -> InvalidStateError:
         return InvalidStateError(f"the future is done already: {self!r}")
-
-
-def _nothing(_future: Any) -> None:
-    """Runs in place of a done callback that was taken back."""
 
 
 # A future inside a value orders its own readers; it adds no memory to the value.
