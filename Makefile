@@ -22,6 +22,7 @@ help:
 	make test        the CPU tests, the documentation's examples included
 	make slow        the repeats and soaks
 	make mutants     take out each stream rule in turn, and see its tests fail
+	make faults      put in faults that users met elsewhere, and see tests fail
 	make gpu         the tests and benchmarks of a machine with GPUs
 	make lint        ruff, mypy and import-linter
 	make format      let ruff rewrite the code
@@ -83,6 +84,10 @@ slow: $(INSTALLED)
 .PHONY: mutants
 mutants: $(INSTALLED)
 	$(BIN)/python -m tests.rules.mutants
+
+.PHONY: faults
+faults: $(INSTALLED)
+	$(BIN)/python -m tests.faults
 
 .PHONY: gpu
 gpu: $(INSTALLED)

@@ -101,7 +101,7 @@ def done(tensor: torch.Tensor) -> Future[torch.Tensor]:
     return future
 
 
-def test_str2_the_allocator_is_told_who_reads() -> None:
+def test_str2_the_allocator_is_told_who_reads_b51() -> None:
     in_rounds(lambda turn: reused(done, turn))
 
 
@@ -118,7 +118,7 @@ def test_str11_memory_lives_until_the_last_reader_is_through() -> None:
     in_rounds(lambda turn: reused(through_a_callback, turn))
 
 
-def test_str11_memory_of_cupy_is_held_for_its_readers() -> None:
+def test_str11_memory_of_cupy_is_held_for_its_readers_b52() -> None:
     """Its pool knows one stream only, and torch's record_stream does nothing for it."""
     cupy = pytest.importorskip("cupy")
 
@@ -350,7 +350,7 @@ def test_str12_pool_streams_are_used_again_so_memory_is_too() -> None:
     assert reserved <= 3 * active, f"{reserved >> 20} MB of {active >> 20} MB"
 
 
-def test_str12_no_other_device_gets_a_context() -> None:
+def test_str12_no_other_device_gets_a_context_b53() -> None:
     for index in range(1, torch.cuda.device_count()):
         assert not torch._C._cuda_hasPrimaryContext(index)
 

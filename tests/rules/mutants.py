@@ -9,17 +9,12 @@ value; on the GPU one must have been wrong in every round. It fails if one survi
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
-import xml.etree.ElementTree as ET
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.patching import Patch, copied_tree, run_tests
+
 SIM_TESTS = ("tests/rules/test_rules_on_sim.py", "tests/rules/test_calls_on_sim.py")
 GPU_TESTS = (
     "tests/gpu/test_rules_on_cuda.py",
@@ -29,27 +24,18 @@ GPU_TESTS = (
 # How a missing edge shows; anything else, a time-out for one, catches nothing.
 RACE = re.compile(r"RaceError|UseAfterFreeError|AssertionError|assert ")
 ALL_ROUNDS = re.compile(r"wrong in (\d+) of (\d+)")
-TIMEOUT_S = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
+class Mutant(Patch):
     """One patch.
 
     Args:
         rule: The rule that it breaks, as in the names of its tests.
-        what: What is missing.
-        path: The file.
-        old: What stands there, once.
-        new: What replaces it.
         on: Where its rule can be broken: ``sim``, ``gpu`` or both.
     """
 
     rule: str
-    what: str
-    path: str
-    old: str
-    new: str
     on: tuple[str, ...] = ("sim", "gpu")
 
 
@@ -283,60 +269,12 @@ class Result:
         return ""
 
 
-def copy_tree(target: Path) -> None:
-    """Copy what the tests need."""
-    for name in ("rpcfut", "transport", "tests"):
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, target / name, ignore=ignore)
-    shutil.copy(ROOT / "setup.cfg", target)
-
-
-def patch(target: Path, mutant: Mutant) -> None:
-    """Apply a mutant; a patch that does not apply is a mistake in the table."""
-    file = target / mutant.path
-    text = file.read_text()
-    if text.count(mutant.old) != 1:
-        sys.exit(f"{mutant.path}: {mutant.what!r} does not apply exactly once")
-    file.write_text(text.replace(mutant.old, mutant.new))
-
-
-def run(target: Path, tests: tuple[str, ...], keyword: str | None) -> dict[str, str]:
-    """Run tests; the failed ones, and how each failed."""
-    report = target / "report.xml"
-    report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", *tests, "-q", f"--junitxml={report}"]
-    command += ["-p", "no:cacheprovider", "-p", "no:randomly"]
-    command += ["-k", keyword] if keyword else []
-    path = f"{target}:{target / 'transport'}:{os.environ.get('PYTHONPATH', '')}"
-    done = subprocess.run(
-        command,
-        cwd=target,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    if not report.exists():
-        sys.exit(f"pytest did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    failed: dict[str, str] = {}
-    for case in ET.parse(report).getroot().iter("testcase"):
-        for kind in ("failure", "error"):
-            for found in case.iter(kind):
-                text = f"{found.get('message', '')}\n{found.text or ''}"
-                failed[case.get("name", "?")] = text
-    return failed
-
-
 def try_mutant(mutant: Mutant, *, on_gpu: bool) -> Result:
     """Put a mutant into a copy of the tree and run the tests of the rules."""
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder)
-        copy_tree(target)
-        patch(target, mutant)
-        # On a GPU each run costs seconds: the rule's own tests only.
-        keyword = f"{mutant.rule}_" if on_gpu else None
-        failed = run(target, GPU_TESTS if on_gpu else SIM_TESTS, keyword)
+    # On a GPU each run costs seconds: the rule's own tests only.
+    keyword = f"{mutant.rule}_" if on_gpu else None
+    with copied_tree(mutant) as tree:
+        failed = run_tests(tree, GPU_TESTS if on_gpu else SIM_TESTS, keyword).failed
     prefix = f"test_{mutant.rule}_"
     own = {name: text for name, text in failed.items() if name.startswith(prefix)}
     rules = {name.split("_")[1] for name in failed if name not in own}
@@ -350,11 +288,10 @@ def main() -> None:
     parser.add_argument("--only", help="a rule, as in str3")
     options = parser.parse_args()
     place = "gpu" if options.gpu else "sim"
-    with tempfile.TemporaryDirectory() as folder:
-        copy_tree(Path(folder))
-        clean = run(Path(folder), GPU_TESTS if options.gpu else SIM_TESTS, None)
-    if clean:
-        sys.exit(f"without a mutant these fail already: {sorted(clean)}")
+    with copied_tree() as tree:
+        clean = run_tests(tree, GPU_TESTS if options.gpu else SIM_TESTS)
+    if clean.failed:
+        sys.exit(f"without a mutant these fail already: {sorted(clean.failed)}")
     print(f"{'rule':6} {place:>4}  {'tests':>5}  {'also fail':18} what is missing")
     survived = 0
     for mutant in MUTANTS:

@@ -163,7 +163,7 @@ def test_a_cuda_array_names_its_device_or_is_refused() -> None:
             extract(Interface())
 
 
-def test_a_dlpack_producer_on_a_device_is_told_not_to_synchronise() -> None:
+def test_b54_a_dlpack_producer_on_a_device_is_told_not_to_synchronise() -> None:
     class Array:
         def __init__(self) -> None:
             self.streams: list[object] = []

@@ -39,7 +39,7 @@ class Streams:
         return self.events[-1]
 
 
-def test_str11_an_owner_that_nobody_else_holds_lives_until_its_readers_are_through():
+def test_b52_str11_an_owner_lives_until_its_readers_are_through():
     streams = Streams()
     holding = Holding(streams.record)
     owner = Owner()

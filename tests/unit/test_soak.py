@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import gc
 import os
 import random
 import threading
@@ -17,6 +16,7 @@ import pytest
 
 from rpcfut import Future, collect_all, wait_all
 from rpcfut._callbacks import isolated_runtime
+from tests.support.garbage import settle
 from tests.support.threads import Running
 
 THREADS = 64
@@ -124,19 +124,9 @@ def test_threads_that_complete_wait_and_cancel_lose_nothing() -> None:
         for thread in threads:
             thread._thread.join(SOAK_S + 90)
             thread.result()
-        _settle(soak.live)
+        settle(soak.live)
     assert soak.rounds > 0
     assert len(soak.live) == 0
-
-
-def _settle(live: weakref.WeakSet[Any]) -> None:
-    """Give callbacks on pool threads the time to end."""
-    pause = threading.Event()
-    for _ in range(200):
-        gc.collect()
-        if not live:
-            return
-        pause.wait(0.05)
 
 
 @pytest.mark.slow
@@ -155,7 +145,7 @@ def test_a_hundred_thousand_chained_thens(*, is_done: bool) -> None:
         first.set_result(0)
     assert last.wait(100) == 100_000
     del first, last
-    _settle(live)
+    settle(live)
     assert len(live) == 0
 
 
@@ -170,7 +160,7 @@ def test_callbacks_that_close_over_their_future_are_collected_b39() -> None:
         if number % 2:
             future.set_result(1)
     del future
-    _settle(live)
+    settle(live)
     assert len(live) == 0
 
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from rpcfut import Future
-from tests.support.threads import Gate
+from tests.support.threads import Gate, Running
 
 
 def later(future: Future[Any], value: Any) -> None:
@@ -51,7 +51,7 @@ def test_trio_goes_on_while_a_task_awaits_b36() -> None:
                 nursery.start_soon(complete)
                 assert await future == 4
 
-    trio.run(main)
+    Running(lambda: trio.run(main)).result()
 
 
 def test_a_cancelled_trio_task_cancels_the_future() -> None:
