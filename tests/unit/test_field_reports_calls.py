@@ -40,8 +40,8 @@ def seed() -> int:
 
 @pytest.fixture
 def sim(seed: int) -> Iterator[Simulation]:
-    """A device that all agents have."""
-    with simulate(1, seed=seed) as simulation:
+    """A device that all agents have; each lease of a stream gets a fresh one."""
+    with isolated_runtime(), simulate(1, seed=seed) as simulation:
         yield simulation
 
 
@@ -49,10 +49,7 @@ def sim(seed: int) -> Iterator[Simulation]:
 def agents(sim: Simulation) -> Iterator[list[Agent]]:
     table = ExposedTable()
     table.expose(lambda x: x, name="echo")
-    with (
-        isolated_runtime(),
-        local_cluster("alice", "bob", "carol", exposed=table) as made,
-    ):
+    with local_cluster("alice", "bob", "carol", exposed=table) as made:
         yield made
 
 
@@ -92,28 +89,26 @@ def test_b38_waits_that_are_cancelled_at_random_lose_no_message(
     """Every call is run or was not, every answer is seen or late: the counts match."""
     alice, bob, _ = agents
     ran: list[int] = []
+    patience = random.Random(38).choices((10.0, 0.0005), (2, 1), k=3000)
     bob.exposed.expose(ran.append, name="run")
 
-    async def call(number: int, choice: random.Random) -> bool:
+    async def call(number: int, patience_s: float) -> bool:
         try:
-            await asyncio.wait_for(
-                alice.rpc_async("bob", "run", (number,)),
-                choice.choice((60, 60, 0.0005)),
-            )
+            future = alice.rpc_async("bob", "run", (number,))
+            await asyncio.wait_for(future, patience_s)
         except TimeoutError:
             return False
         return True
 
     async def flood() -> list[bool]:
-        choice = random.Random(38)
-        return await asyncio.gather(*[call(n, choice) for n in range(3000)])
+        return await asyncio.gather(*[call(n, p) for n, p in enumerate(patience)])
 
     seen = asyncio.run(flood())
     wait_until(lambda: alice._endpoint.counters.unconfirmed == 0)
     assert alice._endpoint.pending_count == 0
     assert len(set(ran)) == len(ran), "run at most once"
     assert {n for n, is_seen in enumerate(seen) if is_seen} <= set(ran)
-    assert 0 < sum(seen) <= len(ran) <= 3000
+    assert all(seen[n] for n, p in enumerate(patience) if p > 1)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -165,7 +160,7 @@ def test_b50_a_call_with_host_values_does_not_wait_for_a_busy_device(
     with sim.held():
         busy.add_(1.0)
         call = agents[0].rpc_async("bob", "echo", (torch.ones(3),))
-        assert torch.equal(call.wait(PATIENCE_S), torch.ones(3))
+        assert torch.equal(call.wait(8), torch.ones(3))
 
 
 def test_b134_nothing_is_sent_twice(
@@ -259,6 +254,7 @@ def test_b66_tensors_that_share_memory_share_it_there(
         pack([x[::50], x[1::50], x[:: 50 * 2]])
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_b67_sparse_tensors_arrive(echo: Callable[[Any], Any]) -> None:
     dense = torch.eye(4).roll(1, 0)
     indices, values = [[0, 0, 2]], [1.0, 2.0, 3.0]

@@ -60,7 +60,7 @@ def alice(agents: list[Agent]) -> Iterator[Agent]:
 
 
 def failed(alice: Agent, function: Any, *args: Any, to: str = "bob") -> Any:
-    error = alice.rpc_async(to, function, args, timeout=20).exception(timeout=20)
+    error = alice.rpc_async(to, function, args, timeout=10).exception(timeout=20)
     assert error is not None
     return error
 
