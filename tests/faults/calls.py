@@ -224,10 +224,12 @@ FAULTS = [
     ),
     Fault(
         row="b60",
-        what="bfloat16 travels in twice its bytes",
+        what="bfloat16 travels as float32",
         path=WRITER,
-        old="            frames.add(copy_of(raw_bits(tensor), is_dense=is_dense))\n",
-        new="            frames.add(copy_of(raw_bits(tensor), is_dense=is_dense) * 2)\n",
+        old="        original, device = tensor, 0\n",
+        new="        original, device = tensor, 0\n"
+        "        if tensor.dtype is torch.bfloat16:\n"
+        "            tensor = tensor.float()\n",
         tests=CALLS,
     ),
     Fault(
@@ -267,9 +269,9 @@ FAULTS = [
         row="b65",
         what="a slice ships its storage",
         path=WRITER,
-        old="        reason = dense_refusal(tensor)\n",
-        new="        tensor = tensor.new_empty(0).set_(tensor.untyped_storage())\n"
-        "        reason = dense_refusal(tensor)\n",
+        old="        original, device = tensor, 0\n",
+        new="        original, device = tensor, 0\n"
+        "        tensor = tensor.new_empty(0).set_(tensor.untyped_storage())\n",
         tests=CALLS,
     ),
     Fault(
@@ -287,6 +289,7 @@ FAULTS = [
         old="is_coalesced=",
         new="is_coalesced=True or ",
         tests=CALLS,
+        shows="DecodeError",
     ),
     Fault(
         row="b68",
@@ -303,6 +306,7 @@ FAULTS = [
         old="<= INLINE_NBYTES",
         new="<= 1 << 40",
         tests=VALUES,
+        shows="EncodeError",
     ),
     Fault(
         row="b73",
@@ -355,19 +359,21 @@ FAULTS = [
     ),
     Fault(
         row="b124",
-        what="a thread that waits still counts as one that can run",
+        what="a wait in a function is refused though threads may be added",
         path="rpcfut/_pool.py",
-        old="            self._blocked += 1\n",
-        new="            self._blocked += 0\n",
+        old="            if self._threads >= self._max and",
+        new="            if self._threads >= self._core and",
         tests=HANDLERS,
+        shows="PoolExhaustedError",
     ),
     Fault(
         row="b125",
-        what="a thread that waits still counts as one that can run",
+        what="a wait in a function is refused though threads may be added",
         path="rpcfut/_pool.py",
-        old="            self._blocked += 1\n",
-        new="            self._blocked += 0\n",
+        old="            if self._threads >= self._max and",
+        new="            if self._threads >= self._core and",
         tests=HANDLERS,
+        shows="PoolExhaustedError",
     ),
     Fault(
         row="b126",
