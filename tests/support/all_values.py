@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_sequence
 
 from rpcfut import register_type
+from tests.support.tensor_table import TENSORS
 from tests.support.types import (
     AttrsPair,
     Box,
@@ -105,6 +106,12 @@ def _state_dict(value: dict[str, Any], metadata: Any) -> Any:
     return made
 
 
+# What is not dense elements of any bits.
+_SPECIAL = [
+    make
+    for name, make in TENSORS.items()
+    if not name.startswith(("torch.", "large", "empty"))
+]
 _names = st.text(st.characters(codec=None), max_size=4)
 keys = st.one_of(
     hashables,
@@ -121,6 +128,7 @@ _leaves = st.one_of(
     keys,
     tensors(),
     tensors().map(_parameter),
+    st.sampled_from(_SPECIAL).map(lambda make: make()),
     arrays(),
     scalars_of_numpy(),
     st.binary(max_size=9).map(bytearray),

@@ -181,9 +181,9 @@ TENSORS: Final[dict[str, Make]] = {
     "meta, with gaps": lambda: torch.empty(3, 4, device="meta")[:, ::2],
     "meta parameter": lambda: torch.nn.Parameter(torch.empty(3, device="meta")),
     "sparse": lambda: torch.eye(3).to_sparse(),
-    "sparse, uncoalesced": _uncoalesced,
-    "sparse, hybrid": _hybrid,
-    "sparse, empty": lambda: torch.sparse_coo_tensor(size=(3, 0)),
+    "sparse, uncoalesced": _quiet(_uncoalesced),
+    "sparse, hybrid": _quiet(_hybrid),
+    "sparse, empty": _quiet(lambda: torch.sparse_coo_tensor(size=(3, 0))),
     "sparse, nothing in it": lambda: torch.zeros(3, 3).to_sparse(),
     "sparse leaf": lambda: torch.eye(3).to_sparse().requires_grad_(),
     "sparse parameter": lambda: torch.nn.Parameter(torch.eye(3).to_sparse()),
@@ -196,8 +196,8 @@ TENSORS: Final[dict[str, Make]] = {
     "nested leaf": _nested(torch.strided, requires_grad=True),
     "jagged": _nested(torch.jagged),
     "jagged leaf": _nested(torch.jagged, requires_grad=True),
-    "jagged, transposed": lambda: _nested(torch.jagged)().transpose(1, 2),
-    "jagged, with lengths": _with_lengths,
+    "jagged, transposed": _quiet(lambda: _nested(torch.jagged)().transpose(1, 2)),
+    "jagged, with lengths": _quiet(_with_lengths),
     **{
         f"{dtype} by tensor": _per_tensor(dtype)
         for dtype in (torch.qint8, torch.quint8, torch.qint32)

@@ -35,6 +35,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 import rpcfut
 from tests.support.extractor_table import replaced, table
+from tests.support.tensor_table import TENSORS
 from tests.support.types import (
     AttrsPair,
     Box,
@@ -186,13 +187,35 @@ TRAVELS: Final = (
     Travels("`collections.Counter`", lambda: [Counter("abca"), Counter(a=-1)]),
     Travels("`collections.deque`", lambda: [deque(), deque([1], 1)], "with `maxlen`"),
     Travels(
-        "`torch.Tensor`, `torch.nn.Parameter`",
-        lambda: [
-            *(torch.arange(6).view(2, 3).t(), torch.ones(()), torch.zeros(0, 3)),
-            *(torch.ones(2, requires_grad=True), torch.nn.Parameter(torch.ones(2))),
-        ],
-        "dtype, shape, `requires_grad` of leaves; strides where dense; not `.grad`",
+        "`torch.Tensor`, of every dtype",
+        lambda: _tensors(
+            "torch.", "channels", "NaN", "no dim", "empty", "large", "win"
+        ),
+        "with its dtype and shape; strides where it is dense, else row by row; a slice "
+        "without the rest of its storage; not `.grad`, not hooks",
     ),
+    Travels(
+        "tensors that share memory",
+        lambda: [[x := torch.arange(9.0), x[2:], x.view(3, 3).t()]],
+        "share it on arrival; sent once",
+    ),
+    Travels(
+        "`torch.nn.Parameter`, leaves that need gradients",
+        lambda: _tensors("leaf", "parameter"),
+    ),
+    Travels("conjugated and negated views", lambda: _tensors("conj", "neg"), "as such"),
+    Travels(
+        "sparse tensors: COO, CSR, CSC, BSR, BSC",
+        lambda: _tensors("sparse", "csr", "csc", "bsr", "bsc"),
+        "as they are, coalesced or not",
+    ),
+    Travels("nested tensors", lambda: _tensors("nested", "jagged"), "of both layouts"),
+    Travels(
+        "quantised tensors",
+        lambda: _tensors("torch.q", "quint8"),
+        "per tensor and per channel",
+    ),
+    Travels("tensors on `meta`", lambda: _tensors("meta")),
     Travels(
         "`torch.dtype`, `device`, `Size`, `layout`, `memory_format`",
         lambda: [
@@ -271,6 +294,16 @@ def _record_with_more() -> list[object]:
     point: Any = HidingPoint(1, 2)
     point.more = 3
     return [layer, slots, point]
+
+
+def _tensors(*starts: str) -> list[object]:
+    return [make() for name, make in TENSORS.items() if name.startswith(starts)]
+
+
+def _with_attribute() -> torch.Tensor:
+    tensor = torch.ones(1)
+    tensor.scale = 2.0  # type: ignore[attr-defined]
+    return tensor
 
 
 def _typed_storage() -> torch.TypedStorage:
@@ -438,6 +471,26 @@ REFUSED: Final = (
             torch.optim.SGD([torch.ones(1, requires_grad=True)]),
         ],
         "send its state_dict()",
+    ),
+    Refused(
+        "tensors that are part of a graph of autograd",
+        lambda: [torch.ones(2, requires_grad=True) * 2],
+        "send x.detach()",
+    ),
+    Refused(
+        "tensors that share memory, most of which none of them shows",
+        lambda: [[x := torch.zeros(1000), x[:9:2], x[::99]][1:]],
+        "clone() one of them",
+    ),
+    Refused(
+        "tensors for oneDNN",
+        lambda: [torch.ones(2, 2).to_mkldnn()],
+        "send x.to_dense()",
+    ),
+    Refused(
+        "tensors with attributes of yours",
+        lambda: [_with_attribute()],
+        "which would be lost",
     ),
     Refused("`torch.Generator`", lambda: [torch.Generator()], "send its get_state()"),
     Refused(
