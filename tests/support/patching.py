@@ -81,13 +81,20 @@ def copied_tree(patch: Patch | None = None) -> Iterator[Path]:
         yield target
 
 
-def run_tests(target: Path, tests: Sequence[str], keyword: str | None = None) -> Report:
+def run_tests(
+    target: Path,
+    tests: Sequence[str],
+    keyword: str | None = None,
+    *,
+    max_failures: int = 0,
+) -> Report:
     """Run the tests of a copied tree in a process of their own.
 
     Args:
         target: The tree.
         tests: Files, as pytest takes them.
         keyword: Which tests in these, as for pytest's ``-k``.
+        max_failures: How many may fail before the rest is left out; 0 for all.
 
     Raises:
         RunFailedError: When they ran into the limit or the process crashed.
@@ -96,6 +103,7 @@ def run_tests(target: Path, tests: Sequence[str], keyword: str | None = None) ->
     command = [sys.executable, "-m", "pytest", *tests, "-q", f"--junitxml={file}"]
     command += ["-p", "no:cacheprovider", "-p", "no:randomly"]
     command += ["-k", keyword] if keyword else []
+    command += [f"--maxfail={max_failures}"]
     path = f"{target}:{target / 'transport'}:{os.environ.get('PYTHONPATH', '')}"
     try:
         done = subprocess.run(
