@@ -157,11 +157,14 @@ class CudaSeam:
         self._holding.sweep()
         owner = ref.owner
         if isinstance(owner, torch.Tensor):
-            owner.record_stream(stream)
-        elif isinstance(owner, torch.UntypedStorage):
+            try:
+                owner.record_stream(stream)
+            except NotImplementedError:  # of nested tensors, for one
+                owner = owner.untyped_storage()
+        if isinstance(owner, torch.UntypedStorage):
             whole = torch.empty(0, dtype=torch.uint8, device=owner.device).set_(owner)
             whole.record_stream(stream)
-        else:
+        elif not isinstance(owner, torch.Tensor):
             self._holding.hold(owner, stream)
 
     @property

@@ -1,4 +1,4 @@
-"""Tensors on a GPU through calls: every layout, shared memory, and where they arrive."""
+"""Tensors on a GPU through calls: layouts, shared memory, and where they arrive."""
 
 from __future__ import annotations
 
