@@ -12,7 +12,6 @@ in its present one; else it is counted and dropped (RPC-5, RPC-7).
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec
@@ -23,6 +22,7 @@ from rpcfut_transport._errors import (
     LocalProtocolError,
     PeerLost,
     RemoteProtocolError,
+    TransportError,
     UnknownPeer,
 )
 from rpcfut_transport._ledger import Due, Ledger
@@ -139,9 +139,9 @@ class Endpoint:
             PeerLost: When the peer is gone.
             ClosedError: When this endpoint is closed.
         """
-        now_s = self._clock.now_s()
-        deadline_s = self._deadline_s(timeout_s, now_s)
-        call_id, must_wake = self._ledger.open_call(rank, now_s, deadline_s, sink)
+        call_id, must_wake = self._ledger.open_call(
+            rank, self._clock.now_s(), timeout_s, sink
+        )
         if must_wake:
             self._link.wake()
         return call_id
@@ -168,7 +168,11 @@ class Endpoint:
         if call.deadline_s is not None:
             remaining_s = call.deadline_s - self._clock.now_s()
         header = self._sender.header(Kind.CALL, call_id, call.incarnation, remaining_s)
-        is_sent = self._sender.send(call.rank, header, body, buffers)
+        try:
+            is_sent = self._sender.send(call.rank, header, body, buffers)
+        except TransportError:
+            self._ledger.mark_unsent(call_id)
+            raise
         # If it was given up meanwhile, that notice may have overtaken the call.
         self._tell_ended(self._ledger.find_ended(call_id))
         return is_sent
@@ -262,15 +266,6 @@ class Endpoint:
             self._reader.join(_JOIN_TIMEOUT_S)
         self._watch.close()
         self._link.close()
-
-    def _deadline_s(self, timeout_s: float | None, now_s: float) -> float | None:
-        if timeout_s is None or timeout_s == math.inf:
-            return None
-        if not timeout_s >= 0:
-            raise LocalProtocolError(
-                f"got timeout_s={timeout_s!r}; wanted seconds from 0 on, or None"
-            )
-        return now_s + timeout_s
 
     def _read(self) -> None:
         try:

@@ -16,8 +16,11 @@ from typing import NamedTuple
 from rpcfut_transport._calls import CallKey, Counters, ReplySink
 from rpcfut_transport._errors import ClosedError, LocalProtocolError
 from rpcfut_transport._session import OpenCall, PeerState, Session
+from rpcfut_transport._wire import MAX_REMAINING_S
 
 SLOW_S = 60.0  # a call that is open for longer is told so
+_MAX_SLOW = 8  # at a time: the callee is asked about each
+_LOOK_FOR_SLOW_S = 5.0  # how often; a look may pass over every open call
 _ASK_AHEAD_S = 0.05
 _ASK_MIN_S = 0.02  # below, an answer would hardly come before the end
 
@@ -63,6 +66,7 @@ class Ledger:
         self._sinks: dict[int, ReplySink] = {}
         # Until when the reader sleeps; -inf while it is about to look by itself.
         self._wakes_at_s = -math.inf
+        self._looks_for_slow_at_s = -math.inf
         self._dropped = 0
         self._malformed = 0
 
@@ -148,7 +152,7 @@ class Ledger:
             return self._session.accepts(rank, incarnation)
 
     def open_call(
-        self, rank: int, now_s: float, deadline_s: float | None, sink: ReplySink
+        self, rank: int, now_s: float, timeout_s: float | None, sink: ReplySink
     ) -> tuple[int, bool]:
         """Open a call; see `Session.open_call`.
 
@@ -156,9 +160,11 @@ class Ledger:
             Its id, and whether the reader must be woken to see its deadline.
 
         Raises:
-            LocalProtocolError: When it was not started.
+            LocalProtocolError: When the timeout is no number of seconds from 0 on, or
+                it was not started.
             ClosedError: When it was closed.
         """
+        deadline_s = _deadline_s(timeout_s, now_s)
         with self._lock:
             if self._state is LedgerState.CLOSED:
                 raise self.closed_error()
@@ -189,6 +195,11 @@ class Ledger:
         """See `Session.mark_sent`."""
         with self._lock:
             return self._session.mark_sent(call_id)
+
+    def mark_unsent(self, call_id: int) -> None:
+        """See `Session.mark_unsent`."""
+        with self._lock:
+            self._session.mark_unsent(call_id)
 
     def find_sent(self, call_id: int) -> OpenCall | None:
         """Return an open call that was sent; None for any other."""
@@ -240,14 +251,14 @@ class Ledger:
                 for call_id in session.take_asks(now_s)
                 if (call := session.find_call(call_id)) is not None
             ]
-            slow = session.take_slow(now_s - SLOW_S)
+            slow = self._take_slow_locked(now_s)
             deadline_s = session.next_deadline_s()
             self._wakes_at_s = math.inf if deadline_s is None else deadline_s
             return Due(
                 self._take_locked(call_ids),
                 [e for i in call_ids if (e := self._ended_locked(i)) is not None],
                 asks,
-                [self._sinks[call_id] for call_id in slow],
+                slow,
                 self._wakes_at_s,
             )
 
@@ -273,6 +284,13 @@ class Ledger:
         with self._lock:
             self._malformed += 1
 
+    def _take_slow_locked(self, now_s: float) -> list[ReplySink]:
+        if now_s < self._looks_for_slow_at_s:
+            return []
+        self._looks_for_slow_at_s = now_s + _LOOK_FOR_SLOW_S
+        slow = self._session.take_slow(now_s - SLOW_S, _MAX_SLOW)
+        return [self._sinks[call_id] for call_id in slow]
+
     def _take_locked(self, call_ids: list[int]) -> list[ReplySink]:
         return [self._sinks.pop(call_id) for call_id in call_ids]
 
@@ -283,3 +301,13 @@ class Ledger:
                 f"peers={self._session.alive_count} "
                 f"pending={self._session.pending_count}>"
             )
+
+
+def _deadline_s(timeout_s: float | None, now_s: float) -> float | None:
+    if timeout_s is None or timeout_s == math.inf:
+        return None
+    if not timeout_s >= 0:
+        raise LocalProtocolError(
+            f"got timeout_s={timeout_s!r}; wanted seconds from 0 on, or None"
+        )
+    return now_s + min(timeout_s, MAX_REMAINING_S)

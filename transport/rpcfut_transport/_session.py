@@ -213,6 +213,11 @@ class Session:
             self._sent.add(call_id)
         return call
 
+    def mark_unsent(self, call_id: int) -> None:
+        """Take note that sending a call failed: its callee has nothing to confirm."""
+        self._sent.discard(call_id)
+        self._unconfirmed.pop(call_id, None)
+
     def is_sent(self, call_id: int) -> bool:
         """Say whether an open call was sent."""
         return call_id in self._sent
@@ -339,15 +344,15 @@ class Session:
                 due.append(call_id)
         return due
 
-    def take_slow(self, opened_before_s: float) -> list[int]:
-        """Take the open calls that were opened before a time, each once.
+    def take_slow(self, opened_before_s: float, most: int) -> list[int]:
+        """Take open calls that were opened before a time, each once, oldest first.
 
         Returns:
-            Their ids.
+            Their ids, `most` at most; further ones come with the next take.
         """
         slow: list[int] = []
         for call_id, call in self._calls.items():  # in the order of opening
-            if call.opened_s > opened_before_s:
+            if call.opened_s > opened_before_s or len(slow) == most:
                 break
             if call_id > self._last_slow_id:
                 slow.append(call_id)

@@ -26,8 +26,10 @@ from rpcfut_transport import (
     PeerLost,
     UnknownPeer,
 )
+from rpcfut_transport._ledger import Ledger
 from rpcfut_transport._wire import (
     HEADER_NBYTES,
+    MAX_REMAINING_S,
     Header,
     decode_header,
     encode_header,
@@ -546,3 +548,40 @@ def test_a_call_that_takes_long_is_noted_once() -> None:
             world.settle()
         assert sink.told.get(timeout=PATIENCE_S) == "slow"
         assert sink.told.empty()
+
+
+def test_a_call_that_cannot_be_sent_leaves_nothing_to_confirm() -> None:
+    """Its caller gives it up, and no callee has heard of it."""
+    with _world() as world:
+        call_id = world.endpoint.open_call(1, None, RecordingSink())
+        with pytest.raises(LocalProtocolError):
+            world.endpoint.send_call(call_id, b"", [memoryview(b"abcd")[::2]])
+        assert world.endpoint.abandon_call(call_id)
+        assert world.endpoint.counters.unconfirmed == 0
+        assert world.peers[1].receive(0) is None, "nor does it hear of it now"
+
+
+@pytest.mark.parametrize("timeout_s", [10**400, 1e308, 1e10])
+def test_a_timeout_of_any_length_is_one(timeout_s: float) -> None:
+    """It travels as one of 31 years."""
+    with _world() as world:
+        call_id = world.endpoint.open_call(1, timeout_s, RecordingSink())
+        world.endpoint.send_call(call_id, b"")
+        (frame,) = world.peers[1].receive(PATIENCE_S) or []
+        assert decode_header(frame).remaining_s == MAX_REMAINING_S
+
+
+def test_slow_calls_are_looked_for_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not with every message: a look may pass over all that are open."""
+    ledger = Ledger("w0")
+    ledger.start()
+    looks: list[float] = []
+    take = ledger._session.take_slow
+    monkeypatch.setattr(
+        ledger._session, "take_slow", lambda *at: looks.append(at[0]) or take(*at)
+    )
+    for message in range(1000):
+        ledger.take_due(100.0 + message / 100)
+    assert 1 <= len(looks) <= 3

@@ -139,9 +139,33 @@ def test_calls_are_asked_about_once_if_they_were_sent_and_are_open() -> None:
 def test_slow_calls_are_named_once() -> None:
     session = _session()
     first, second = (session.open_call(1, None, now_s=at) for at in (0.0, 1.0))
-    assert session.take_slow(0.5) == [first]
-    assert session.take_slow(0.5) == []
-    assert session.take_slow(2.0) == [second]
+    assert session.take_slow(0.5, 9) == [first]
+    assert session.take_slow(0.5, 9) == []
+    assert session.take_slow(2.0, 9) == [second]
+
+
+def test_many_slow_calls_are_named_a_few_at_a_time() -> None:
+    session = _session()
+    calls = [session.open_call(1, None) for _ in range(5)]
+    session.on_reply(calls[2], 1, 11)
+    assert session.take_slow(1.0, 3) == [calls[0], calls[1], calls[3]]
+    assert session.take_slow(1.0, 3) == [calls[4]]
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_call_that_could_not_be_sent_has_nothing_to_confirm(
+    is_given_up: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """No callee knows of it, so none would ever let go of it."""
+    session = _session()
+    call_id = session.open_call(1, None)
+    assert session.mark_sent(call_id) is not None
+    if is_given_up:
+        assert session.close_call(call_id)
+        assert session.unconfirmed_count == 1
+    session.mark_unsent(call_id)
+    session.close_call(call_id)
+    assert session.unconfirmed_count == 0
 
 
 class SessionAgainstModel(RuleBasedStateMachine):
@@ -159,6 +183,8 @@ class SessionAgainstModel(RuleBasedStateMachine):
         self.sent: set[int] = set()
         self.unconfirmed: dict[int, tuple[int, int]] = {}
         self.used: set[int] = set()
+        self.opened: dict[int, float] = {}
+        self.slow: set[int] = set()
         self.late = 0
         self.dropped = 0
 
@@ -183,8 +209,9 @@ class SessionAgainstModel(RuleBasedStateMachine):
             with pytest.raises((UnknownPeer, PeerLost)):
                 self.session.open_call(rank, deadline_s)
             return multiple()
-        call_id = self.session.open_call(rank, deadline_s)
+        call_id = self.session.open_call(rank, deadline_s, now_s=self.now_s)
         assert call_id not in self.used
+        self.opened[call_id] = self.now_s
         self.used.add(call_id)
         self.open[call_id] = (rank, self.alive[rank], deadline_s)
         return call_id
@@ -210,6 +237,12 @@ class SessionAgainstModel(RuleBasedStateMachine):
         assert (found is not None) == (call_id in self.open)
         if found is not None:
             self.sent.add(call_id)
+
+    @rule(call_id=calls)
+    def fail_to_send(self, call_id: int) -> None:
+        self.session.mark_unsent(call_id)
+        self.sent.discard(call_id)
+        self.unconfirmed.pop(call_id, None)
 
     def end_early(self, call_id: int) -> None:
         rank, incarnation, _ = self.open.pop(call_id)
@@ -247,6 +280,14 @@ class SessionAgainstModel(RuleBasedStateMachine):
         assert set(ended) == expected
         for call_id in expected:
             self.end_early(call_id)
+
+    @rule(earlier=st.integers(0, 3), most=st.integers(1, 3))
+    def look_for_slow(self, earlier: int, most: int) -> None:
+        before_s = self.now_s - earlier
+        due = [i for i, at in self.opened.items() if i in self.open and at <= before_s]
+        taken = self.session.take_slow(before_s, most)
+        assert taken == [i for i in due if i not in self.slow][:most]
+        self.slow.update(taken)
 
     @rule()
     def close(self) -> None:
