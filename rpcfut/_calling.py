@@ -148,7 +148,8 @@ class Caller:
         served = call_in_service()
         left_s = served.remaining_s if served is not None else None
         if left_s is None or (timeout_s is not None and timeout_s <= left_s):
-            return Limit(timeout_s, f"{timeout_s} s", is_inherited=False)
+            text = "its deadline" if timeout_s is None else f"{timeout_s} s"
+            return Limit(timeout_s, text, is_inherited=False)
         text = f"the {left_s:.3f} s that were left for {served}"
         return Limit(left_s, text, is_inherited=True)
 

@@ -119,7 +119,8 @@ class Dispatcher:
             self._worker, self._endpoint, self._watcher, call, served, self.served
         )
         if served.cancelled:
-            answer.expire()
+            if not self._is_closed:  # else the caller learns that we left
+                answer.expire()
             done()
         else:
             run_isolated(self._serve_here, call, answer, served, done)

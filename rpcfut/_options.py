@@ -33,7 +33,9 @@ class AgentOptions:
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None and not (
-            isinstance(self.timeout_s, (int, float)) and self.timeout_s > 0
+            isinstance(self.timeout_s, (int, float))
+            and not isinstance(self.timeout_s, bool)
+            and self.timeout_s > 0
         ):
             raise ValueError(f"timeout_s must be positive, got {self.timeout_s!r}")
         if not (isinstance(self.max_threads, int) and self.max_threads >= 1):

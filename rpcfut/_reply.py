@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rpcfut import _callbacks
@@ -49,23 +50,22 @@ class Reply(Generic[T]):
         locate: Says where arrays in the answer arrive.
     """
 
-    __slots__ = ("_about", "_limit", "_locate", "_news", "_told", "future", "is_sent")
+    __slots__ = ("_about", "_askers", "_limit", "_locate", "_told", "future", "is_sent")
 
     def __init__(self, about: CallInfo, limit: str, locate: Locate) -> None:
         self._about = about
         self._limit = limit
         self._locate = locate
         self._told: tuple[str, float] | None = None  # where the call was, and when
-        self._news: threading.Event | None = None  # for those who asked
+        self._askers: deque[threading.Event] = deque()  # wait to be told
         self.is_sent = False
         self.future: Future[T] = Future()
 
     def on_told(self, text: str) -> None:
         """Keep what the callee says of where the call is, for `explain`."""
         self._told = text, now_s()
-        news = self._news
-        if news is not None:
-            news.set()
+        while self._askers:
+            self._askers.popleft().set()
 
     def on_slow(self) -> None:
         """Log that the call takes long; on the pool, since the callee is asked."""
@@ -78,7 +78,8 @@ class Reply(Generic[T]):
         """Say where the call is; the callee may take `patience_s` to say it."""
         if not self.is_sent:
             return "it was not sent: a device has to copy its arguments first"
-        news = self._news = threading.Event()
+        news = threading.Event()
+        self._askers.append(news)
         if not send():
             return "it has just ended"
         if patience_s > 0 and news.wait(patience_s) and self._told is not None:
@@ -96,7 +97,8 @@ class Reply(Generic[T]):
         """Fail with the error that the callee sent; without one, it was too late."""
         del buffers
         if not body:
-            self.on_timeout()
+            text = f"worker {self._about.to!r} did not start {self._about}: by its "
+            self.fail(RpcTimeoutError(f"{text}clock, {self._limit} had passed"))
             return
         _callbacks.run_on_pool(lambda: self.fail(decode_error(body, self._about)))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
 import random
@@ -18,7 +19,9 @@ import pytest
 
 import rpcfut
 from rpcfut import Future, RpcTimeoutError, current_call
+from rpcfut._call_info import CallInfo
 from rpcfut._callbacks import isolated_runtime
+from rpcfut._reply import Reply
 from rpcfut._serving import ServedCall, Stage
 from rpcfut.testing import local_cluster
 from rpcfut_transport import ManualClock
@@ -218,7 +221,44 @@ def test_a_timeout_of_nothing_ends_at_once_and_one_of_ever_never(pair: Pair) -> 
     assert isinstance(
         pair.call("gate", timeout=0).exception(PATIENCE_S), RpcTimeoutError
     )
-    assert pair.call("echo", 1, timeout=math.inf).wait(PATIENCE_S) == 1
+    for forever in (math.inf, 10**400, 1e300):
+        assert pair.call("echo", 1, timeout=forever).wait(PATIENCE_S) == 1
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, math.nan, True, "1"])
+def test_a_default_timeout_that_is_none_is_refused(timeout_s: Any) -> None:
+    with pytest.raises(ValueError, match="timeout_s must be positive"):
+        rpcfut.AgentOptions(timeout_s=timeout_s)
+
+
+def test_a_worker_that_leaves_does_not_call_that_a_timeout() -> None:
+    """What still queues there has no answer; its caller learns that it left."""
+    options = rpcfut.AgentOptions(core_threads=1, max_threads=1)
+    with (
+        isolated_runtime(),
+        local_cluster("alice", "bob", options=options) as (alice, bob),
+    ):
+        made = Pair(alice, bob)
+        made.call("gate")
+        made.gate.wait_until_it_runs()
+        queued = made.call("echo", 1)
+        wait_until(lambda: len(bob._dispatcher.served) == 2)
+        bob._dispatcher.close()
+        made.gate.go.set()
+        assert made.call("echo", 2).wait(PATIENCE_S) == 2
+        assert not queued.done()
+        bob.close()
+        assert isinstance(queued.exception(PATIENCE_S), rpcfut.PeerLostError)
+
+
+def test_a_callee_whose_clock_is_ahead_says_that_it_was_too_late(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServedCall, "cancelled", True)
+    error = pair.call("echo", 1, timeout=60.0).exception(PATIENCE_S)
+    assert isinstance(error, RpcTimeoutError)
+    assert "'bob' did not start echo on worker 'bob'" in str(error)
+    assert "60.0 s had passed" in str(error)
 
 
 def test_a_call_that_timed_out_is_cancelled_there(pair: Pair) -> None:
@@ -331,6 +371,34 @@ def test_a_cancelled_task_cancels_its_call_and_a_shielded_one_does_not(
     asyncio.run(use())
 
 
+@pytest.mark.parametrize(("name", "reports"), [("gate", 0), ("fail", 1)])
+def test_a_late_value_behind_a_shield_is_quiet_and_an_error_is_reported_once(
+    pair: Pair, caplog: pytest.LogCaptureFixture, name: str, reports: int
+) -> None:
+    """The error by asyncio, whose task has awaited it; not by us as well (FUT-6)."""
+
+    def fail() -> None:
+        pair.gate()
+        raise ValueError("late")
+
+    pair.expose("fail", fail)
+
+    async def use() -> None:
+        future = pair.call(name)
+        with pytest.raises((TimeoutError, asyncio.TimeoutError)):
+            await asyncio.wait_for(asyncio.shield(future), 0.05)
+        pair.gate.go.set()
+        while not future.done():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        del future
+        gc.collect()
+
+    asyncio.run(use())
+    gc.collect()
+    assert [record.name for record in caplog.records] == ["asyncio"] * reports
+
+
 def test_the_calls_of_a_caller_that_left_are_cancelled(pair: Pair) -> None:
     future = pair.call("gate")
     pair.gate.wait_until_it_runs()
@@ -373,6 +441,28 @@ def test_explain_says_that_it_runs_there(pair: Pair) -> None:
     assert "waits for the answer of worker 'bob'" in text
     assert "there it is running, since 0." in text
     assert "on thread 'rpcfut-serve-bob" in text
+
+
+def test_all_who_ask_at_once_are_told() -> None:
+    """One word of the callee is for all of them."""
+    about = CallInfo(worker="alice", to="bob", function="f", site="x.py:1")
+    reply: Reply[int] = Reply(about, "1 s", lambda device: device)
+    reply.is_sent = True
+    asked = threading.Barrier(3)
+    said: list[str] = []
+
+    def ask() -> None:
+        said.append(reply.ask(lambda: asked.wait(PATIENCE_S) >= 0, PATIENCE_S))
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    asked.wait(PATIENCE_S)
+    reply.on_told("running")
+    for thread in threads:
+        thread.join(PATIENCE_S / 2)
+    assert said == ["there it is running"] * 2
+    reply.future.cancel()
 
 
 def test_explain_says_that_it_queues_there(pair: Pair) -> None:
