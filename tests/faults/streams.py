@@ -63,8 +63,12 @@ FAULTS = [
         row="b44",
         what="an answer is encoded without waiting for the helper's events",
         path="rpcfut/_dispatch.py",
-        old="                    prepared = answer.encode(future.value())\n",
-        new="                    prepared = answer.encode(future._outcome.value)\n",
+        old="            with own_streams(future) as scope:\n"
+        "                try:\n"
+        "                    prepared = answer.encode(future.value())\n",
+        new="            with own_streams() as scope:\n"
+        "                try:\n"
+        "                    prepared = answer.encode(future._outcome.value)\n",
         tests=TESTS,
     ),
     Fault(
