@@ -46,6 +46,9 @@ each_read = pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
 
 @pytest.fixture
 def error_log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    gc.collect()  # what other tests forgot is reported before
+    assert REPORTER.flush(10)
+    caplog.clear()
     caplog.set_level(logging.ERROR, logger="rpcfut")
     return caplog
 
