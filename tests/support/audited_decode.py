@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WATCHED = (
     *("compile", "cpython.", "ctypes.", "exec", "glob.", "import", "marshal.", "mmap."),
     *("open", "os.", "pickle.", "shutil.", "signal.", "socket.", "subprocess."),
-    *("tempfile.", "urllib.", "webbrowser.", "code.", "builtins.", "array."),
+    *("tempfile.", "urllib.", "webbrowser.", "code.", "array.", "builtins.input"),
 )
 NAMES = (
     *("os:system", "builtins:eval", "builtins.exec", "subprocess:Popen", "__import__"),
