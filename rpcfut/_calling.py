@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -122,7 +123,8 @@ class Caller:
                 reply.future,
                 about,
                 lambda: _ignore(endpoint.abandon_call(call_id)),
-                partial(reply.ask, partial(endpoint.ask, call_id)),
+                # Held weakly, or the value would live until a garbage collection.
+                partial(_ask, weakref.ref(reply), partial(endpoint.ask, call_id)),
             )
 
             def send() -> None:
@@ -152,6 +154,14 @@ class Caller:
             return Limit(timeout_s, text, is_inherited=False)
         text = f"the {left_s:.3f} s that were left for {served}"
         return Limit(left_s, text, is_inherited=True)
+
+
+def _ask(
+    reply: weakref.ref[Reply[Any]], send: Callable[[], bool], patience_s: float
+) -> str:
+    """Say where a call is; the endpoint holds the reply of an open one."""
+    held = reply()
+    return "it has just ended" if held is None else held.ask(send, patience_s)
 
 
 def _failed(reply: Reply[T], about: CallInfo, error: RpcError) -> Future[T]:

@@ -50,7 +50,16 @@ class Reply(Generic[T]):
         locate: Says where arrays in the answer arrive.
     """
 
-    __slots__ = ("_about", "_askers", "_limit", "_locate", "_told", "future", "is_sent")
+    __slots__ = (
+        "__weakref__",
+        "_about",
+        "_askers",
+        "_limit",
+        "_locate",
+        "_told",
+        "future",
+        "is_sent",
+    )
 
     def __init__(self, about: CallInfo, limit: str, locate: Locate) -> None:
         self._about = about

@@ -12,10 +12,12 @@ import logging
 import math
 import random
 import threading
+import weakref
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 import rpcfut
 from rpcfut import Future, RpcTimeoutError, current_call
@@ -429,6 +431,19 @@ def test_a_deadline_that_passed_counts_as_cancelled() -> None:
     assert (call.remaining_s, call.cancelled) == (5.0, False)
     clock.advance(6)
     assert (call.remaining_s, call.cancelled) == (0.0, True)
+
+
+def test_a_value_lives_no_longer_than_what_holds_it(pair: Pair) -> None:
+    """Not until a garbage collection: it may be most of a device's memory."""
+    gc.disable()
+    try:
+        future = pair.call("echo", torch.ones(3))
+        tensor = future.wait(PATIENCE_S)
+        refs = weakref.ref(future), weakref.ref(tensor)
+        del future, tensor
+        wait_until(lambda: [ref() for ref in refs] == [None, None])
+    finally:
+        gc.enable()
 
 
 # ---- saying where it is -------------------------------------------------------------
