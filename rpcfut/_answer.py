@@ -110,6 +110,7 @@ class Answer:
     ) -> None:
         call = self._call
         self._table.remove(call.sender_rank, call.call_id, self._served)
+        self._served.end()
         self._endpoint.reply(self._call, is_error=is_error, body=body, buffers=buffers)
 
     def origin(self) -> Origin:

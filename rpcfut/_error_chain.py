@@ -55,13 +55,15 @@ def _ordered(kept: list[BaseException]) -> list[BaseException]:
     """Sort so that only a cycle has a reference to an earlier one."""
     wanted = {id(link) for link in kept}
     left: list[BaseException] = []
-
-    def visit(error: BaseException) -> None:
-        wanted.remove(id(error))
-        for other in _linked(error):
-            if id(other) in wanted:
-                visit(other)
-        left.append(error)
-
-    visit(kept[0])
+    _visit(kept[0], wanted, left)
     return left[::-1]
+
+
+def _visit(error: BaseException, wanted: set[int], left: list[BaseException]) -> None:
+    # No local function: one that calls itself is a cycle, and keeps the error, with all
+    # that its frames hold, until a garbage collection.
+    wanted.remove(id(error))
+    for other in _linked(error):
+        if id(other) in wanted:
+            _visit(other, wanted, left)
+    left.append(error)

@@ -119,6 +119,14 @@ class ServedCall:
             except Exception:  # noqa: BLE001 - logged; the others must hear of it too
                 _log.exception("what was to run when %s is cancelled raised", self)
 
+    def end(self) -> None:
+        """Take note that it was answered: nothing can be cancelled any more.
+
+        A coroutine's hook knows its task, whose context knows this call: a cycle.
+        """
+        with self._lock:
+            self._hooks.clear()
+
     def enter(self, stage: Stage) -> None:
         """Take note of where the call is now, on the thread that brought it there."""
         is_running = stage is Stage.RUNNING

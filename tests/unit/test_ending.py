@@ -446,6 +446,41 @@ def test_a_value_lives_no_longer_than_what_holds_it(pair: Pair) -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize("how", ["def", "async def", "future", "raises"])
+def test_a_callee_keeps_nothing_of_a_call_that_it_answered(
+    pair: Pair, how: str
+) -> None:
+    """Neither arguments nor result, nor waits for a garbage collection to let go."""
+    refs: list[weakref.ref[Any]] = []
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        refs.extend((weakref.ref(x), weakref.ref(y)))
+        return y
+
+    async def double_later(x: torch.Tensor) -> torch.Tensor:
+        await asyncio.sleep(0)
+        return double(x)
+
+    def double_in_future(x: torch.Tensor) -> Future[torch.Tensor]:
+        future: Future[torch.Tensor] = Future()
+        future.set_result(double(x))
+        return future
+
+    def fail(x: torch.Tensor) -> None:
+        double(x)
+        raise ValueError("on purpose")
+
+    functions = {"def": double, "async def": double_later, "future": double_in_future}
+    pair.expose("f", functions.get(how, fail))
+    gc.disable()
+    try:
+        pair.call("f", torch.ones(3)).exception(PATIENCE_S)
+        wait_until(lambda: [ref() for ref in refs] == [None, None])
+    finally:
+        gc.enable()
+
+
 # ---- saying where it is -------------------------------------------------------------
 
 
