@@ -82,6 +82,18 @@ def test_rpc7_a_stopped_peer_is_not_lost() -> None:
         assert [child.result() for child in group] == ["left", "left"]
 
 
+def test_a_stopped_peer_does_not_answer_and_a_dead_one_confirms_nothing() -> None:
+    """RPC-2, FUT-9, FUT-10: calls end in time, and what they held is let go."""
+    with children(remote.ask_the_stopped, 2) as group:
+        seen = group[0].result()
+    assert "no answer after 0.3 s" in seen["late"]
+    assert "worker 'w1' did not say where it is" in seen["late"]
+    assert "worker 'w1' does not say where it is" in seen["kept"]
+    assert seen["value"] == 2
+    assert seen["unconfirmed"] == 2, "the late one and the one given up"
+    assert seen["unconfirmed before it died"] == 1
+
+
 @pytest.mark.parametrize("turn", range(3))
 def test_rpc1_ranks_meet_over_tcp_whoever_leaves_first(turn: int) -> None:
     """RPC-1: rank 0 hosts the store and keeps it until it leaves."""

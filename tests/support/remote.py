@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 import rpcfut
+from rpcfut._process import current_agent
 from rpcfut.transport import MonotonicClock
+from tests.support.threads import wait_until
 
 
 @rpcfut.register_type
@@ -102,6 +104,11 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@rpcfut.expose
+def pid_here() -> int:
+    return os.getpid()
+
+
 def not_exposed() -> None:
     """What peers must not call."""
 
@@ -161,6 +168,33 @@ def be_killed(rank: int, count: int, rendezvous: str) -> Any:
         text = str(error)
     rpcfut.shutdown(timeout=20)
     return set(errors), took_s, child_error, alive, text
+
+
+def ask_the_stopped(rank: int, count: int, rendezvous: str) -> Any:
+    """Rank 0 stops w1, calls it, lets it go on, cancels a call and kills it."""
+    rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
+    if rank != 0:
+        rpcfut.shutdown()
+        return None
+    counters = current_agent()._endpoint
+    pid = rpcfut.rpc_sync("w1", pid_here)
+    os.kill(pid, signal.SIGSTOP)
+    kept, hasty = (rpcfut.rpc_async("w1", add, args=(1,), timeout=t) for t in (60, 0.3))
+    seen = {"late": str(hasty.exception(10)), "kept": kept.explain()}
+    given_up = rpcfut.rpc_async("w1", add, args=(1,))
+    given_up.cancel()
+    seen["unconfirmed"] = counters.counters.unconfirmed
+    os.kill(pid, signal.SIGCONT)
+    seen["value"] = kept.wait(30)
+    wait_until(lambda: counters.counters.unconfirmed == 0)
+    running = rpcfut.rpc_async("w1", never)
+    wait_until(lambda: "returned a future" in running.explain())
+    running.cancel()
+    seen["unconfirmed before it died"] = counters.counters.unconfirmed
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: counters.counters.unconfirmed == 0)
+    rpcfut.shutdown(timeout=20)
+    return seen
 
 
 def take_name(rank: int, count: int, rendezvous: str, name: str) -> str:
