@@ -206,6 +206,9 @@ def test_work_that_expired_in_the_queue_is_not_started(pair: Pair) -> None:
         pair.gate.wait_until_it_runs()
     for future in [pair.call("run", i, timeout=0.03) for i in range(5)]:
         assert isinstance(future.exception(PATIENCE_S), RpcTimeoutError)
+    # Over there it may be over a moment later.
+    served = pair.bob._dispatcher.served
+    wait_until(lambda: sum(call.cancelled for call in served.all()) == 5)
     pair.gate.go.set()
     for blocker in blockers:
         assert blocker.wait(PATIENCE_S) == "done"
