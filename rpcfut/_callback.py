@@ -9,7 +9,7 @@ from rpcfut import _callbacks
 from rpcfut._call_info import CallInfo, Site, function_name
 from rpcfut._capture import refuse_capture
 from rpcfut._completion import Completion, completion_of
-from rpcfut._devices import CPU, Device, parse_device
+from rpcfut._devices import CPU, Device, parse_devices
 from rpcfut._errors import Origin
 from rpcfut._host_stream import Streams, streams_by_device
 from rpcfut._outcome import Outcome, failure_of
@@ -102,7 +102,7 @@ class Callback:
         if stream is not None:
             self.streams = streams_by_device(stream)
         if devices is not None:
-            self.devices = frozenset(map(parse_device, devices)) - {CPU}
+            self.devices = parse_devices(devices) - {CPU}
 
     def note_here(self, used: Sequence[Device], *, after_here: bool = True) -> None:
         """Note the calling thread's current streams and device.

@@ -10,6 +10,8 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
 _PATTERN = re.compile(r"([a-z]+):(\d+)")
@@ -56,3 +58,17 @@ def parse_device(spec: str | int | torch.device | Device) -> Device:
             f"device {text!r} has no index: write {text + ':0'!r} or another index"
         )
     raise ValueError(f"not a device: {spec!r}; write it as 'cuda:0', 0 or 'cpu'")
+
+
+def parse_devices(
+    specs: Iterable[str | int | torch.device | Device],
+) -> frozenset[Device]:
+    """Turn a list of what users write into devices.
+
+    Raises:
+        TypeError: When it is no list, but one device.
+        ValueError: When one of them has no index or is no device.
+    """
+    if isinstance(specs, (str, int, Device)) or not hasattr(specs, "__iter__"):
+        raise TypeError(f"devices= wants a list; write devices=[{str(specs)!r}]")
+    return frozenset(map(parse_device, specs))

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from rpcfut import _callbacks
 from rpcfut._capture import refuse_capture
 from rpcfut._completion import Completion
-from rpcfut._devices import Device, parse_device
+from rpcfut._devices import Device, parse_devices
 from rpcfut._errors import InvalidStateError
 from rpcfut._future_foreign import ForeignFace
 from rpcfut._outcome import Failure, Value, failure_of
@@ -97,9 +97,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
         # The base class's constructor would make a condition: 1.6 us.
         frame = sys._getframe(1)  # that of a subclass's constructor, if it has one
         self._begin((frame.f_code, frame.f_lasti))
-        self._devices = (
-            None if devices is None else frozenset(map(parse_device, devices))
-        )
+        self._devices = None if devices is None else parse_devices(devices)
 
     def _begin(self, made_at: tuple[CodeType, int]) -> None:
         # What each future looks at is set here: a default of the class is read slower.

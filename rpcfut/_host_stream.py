@@ -60,7 +60,8 @@ def streams_by_device(streams: Streams) -> dict[Device, Any]:
     found: dict[Device, Any] = {}
     for one in given:
         try:
-            device = parse_device(one.device)
+            # An array has a device, too.
+            device = parse_device(one.device if not hasattr(one, "shape") else "")
         except (AttributeError, ValueError):
             raise TypeError(
                 f"not a stream: {one!r}; give a torch.cuda.Stream or what "

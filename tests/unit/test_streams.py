@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 import rpcfut
 from rpcfut import DeviceMismatchError, ExtractionError, Future
@@ -552,3 +553,16 @@ def test_a_device_type_has_one_seam(seam: FakeSeam) -> None:
         pass
     with pytest.raises(LookupError, match="no seam for device 'other:3'"):
         seam_of(Device("other", 3))
+
+
+@pytest.mark.parametrize("one", ["cuda:0", 0, torch.device("cuda:0"), FAKE0])
+def test_one_device_is_not_a_list_of_devices(one: Any) -> None:
+    with pytest.raises(TypeError, match=r"write devices=\["):
+        Future(devices=one)
+    with pytest.raises(TypeError, match=r"write devices=\["):
+        Future().then(lambda f: f, devices=one)
+
+
+def test_a_tensor_is_not_a_stream() -> None:
+    with pytest.raises(TypeError, match="not a stream"):
+        Future().then(lambda f: f, stream=torch.ones(1))  # type: ignore[arg-type]
