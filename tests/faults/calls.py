@@ -7,7 +7,20 @@ from __future__ import annotations
 from tests.faults.fault import Fault
 
 ROWS = (
-    *("b06", "b07", "b09", "b13", "b14", "b15", "b16", "b18", "b19", "b20", "b21"),
+    *(
+        "b06",
+        "b07",
+        "b09",
+        "b13",
+        "b14",
+        "b15",
+        "b16",
+        "b17",
+        "b18",
+        "b19",
+        "b20",
+        "b21",
+    ),
     *("b22", "b23", "b24", "b25", "b38", "b41", "b48", "b49", "b50", "b55", "b56"),
     *("b59", "b60", "b61", "b62", "b63", "b64", "b65", "b66", "b67", "b68", "b70"),
     *("b73", "b74", "b75", "b76", "b77", "b78", "b124", "b125", "b126", "b129"),
@@ -86,6 +99,16 @@ FAULTS = [
         path=WRITE_ERROR,
         old='        "text": room.text(ask(lambda: str(error), "<its __str__ raised>")),\n',
         new='        "text": "",\n',
+        tests=ERRORS,
+    ),
+    Fault(
+        row="b17",
+        what="a result that cannot travel is not answered",
+        path=DISPATCH,
+        old="            answer.fail(error)\n        finally:\n            if not follows:\n",
+        new='            if type(error).__name__ != "EncodeError":\n'
+        "                answer.fail(error)\n"
+        "        finally:\n            if not follows:\n",
         tests=ERRORS,
     ),
     Fault(
