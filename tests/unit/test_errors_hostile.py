@@ -95,6 +95,17 @@ def put(message: Any, path: tuple[Any, ...], value: Any) -> Any:
     return message
 
 
+@pytest.mark.parametrize("second", ["0", [1], {"": None}, None])
+def test_an_error_whose_class_would_not_take_its_arguments_is_one_of_words(
+    second: object,
+) -> None:
+    """A SyntaxError takes its second one apart; what it cannot, nobody could copy."""
+    error = SyntaxError("bad", ("f.py", 3, 1, "x ="))
+    message = msgpack.unpackb(encode_error(error, worker="w1", function="f"))
+    args = ["bad", msgpack.packb(second)]
+    check(msgpack.packb(put(message, ("nodes", 0, "state", "args"), args)))
+
+
 @settings(max_examples=250, deadline=None)
 @given(st.sampled_from(BODIES), st.data())
 def test_a_message_with_other_parts_makes_some_error(body: bytes, data: Any) -> None:
