@@ -419,9 +419,9 @@ FAULTS = [
         row="b134",
         what="calls are sent twice",
         path="transport/rpcfut_transport/_endpoint.py",
-        old="        is_sent = self._sender.send(call.rank, header, body, buffers)\n",
-        new="        self._sender.send(call.rank, header, body, buffers)\n"
-        "        is_sent = self._sender.send(call.rank, header, body, buffers)\n",
+        old="            is_sent = self._sender.send(call.rank, header, body, buffers)\n",
+        new="            self._sender.send(call.rank, header, body, buffers)\n"
+        "            is_sent = self._sender.send(call.rank, header, body, buffers)\n",
         tests=CALLS,
     ),
 ]
