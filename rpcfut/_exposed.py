@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rpcfut._errors import FunctionRefusedError, NotExposedError
-from rpcfut._function_names import find_torch_function, function_path, is_same
+from rpcfut._function_names import (
+    find_torch_function,
+    function_path,
+    is_same,
+    refuse_generator,
+)
 from rpcfut._streams import record_in_use
 
 if TYPE_CHECKING:
@@ -113,13 +118,7 @@ class ExposedTable:
             raise TypeError(f"expose(name=...) wants text, got {name!r}")
         if not callable(function):
             raise FunctionRefusedError(f"not a function: {function!r}")
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(
-            function
-        ):
-            raise FunctionRefusedError(
-                f"cannot expose {function!r}: a call has one answer, and a generator "
-                "many; return a list, or have the callee call back with each"
-            )
+        refuse_generator(function)
         key = name if name is not None else function_path(function)
         made = Exposed(
             function=function,
@@ -191,8 +190,8 @@ class ExposedTable:
         """The name by which a peer knows a function. The caller's side.
 
         Raises:
-            FunctionRefusedError: For a lambda, a local function, a bound method, or
-                anything else that another process cannot find by name.
+            FunctionRefusedError: For a lambda, a local function, a bound method, a
+                generator, or anything else that another process cannot find by name.
         """
         if isinstance(function, str):
             module, _, qualname = function.partition(":")
@@ -219,20 +218,9 @@ class ExposedTable:
         if entry is not None:
             return entry
         shown = name if len(name) <= _MAX_SHOWN else name[:_MAX_SHOWN] + "..."
-        module, _, qualname = shown.partition(":")
-        if qualname and module != "__main__" and module not in sys.modules:
-            more = (
-                f": its module is not imported there; add `import {module}` to that "
-                f"worker's script, and @rpcfut.expose above `def {qualname}` in it"
-            )
-        else:
-            place = f"`def {qualname}` in {module}" if qualname else "the function"
-            more = (
-                f"; add @rpcfut.expose above {place}, or call "
-                f"rpcfut.expose(function, name={shown!r}) there"
-            )
         raise NotExposedError(
-            f"{shown!r} is not exposed on worker {worker!r}{more}{self._similar(shown)}"
+            f"{shown!r} is not exposed on worker {worker!r}{line_to_add(shown)}"
+            f"{self._similar(shown)}"
         )
 
     def _similar(self, shown: str) -> str:
@@ -251,6 +239,24 @@ class ExposedTable:
             return None
         self.expose(getattr(place, qualname), name=name)
         return self._functions[name]
+
+
+def line_to_add(name: str) -> str:
+    """What exposes a name, in words; the name may hold anything."""
+    module, _, qualname = name.partition(":")
+    is_path = all(part.isidentifier() for part in f"{module}.{qualname}".split("."))
+    if is_path and module == "torch":
+        return f"; call rpcfut.expose_torch({qualname!r}) there"
+    if is_path and module != "__main__" and module not in sys.modules:
+        return (
+            f": its module is not imported there; add `import {module}` to that "
+            f"worker's script, and @rpcfut.expose above `def {qualname}` in it"
+        )
+    place = f"`def {qualname}` in {module}" if is_path else "the function"
+    return (
+        f"; add @rpcfut.expose above {place}, or call "
+        f"rpcfut.expose(function, name={name!r}) there"
+    )
 
 
 def is_public(module: ModuleType, name: str) -> bool:

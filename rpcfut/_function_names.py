@@ -46,6 +46,7 @@ def function_path(function: Callable[..., Any]) -> str:
             "lives here; expose a function at the top level of a module that finds the "
             "object over there"
         )
+    refuse_generator(function)
     torch_name = torch_name_of(function)
     if torch_name is not None:
         return f"torch:{torch_name}"
@@ -66,6 +67,15 @@ def function_path(function: Callable[..., Any]) -> str:
             f"process can find it; move it to the top level of {module} and expose it"
         )
     return f"{module_name(function)}:{qualname}"
+
+
+def refuse_generator(function: Callable[..., Any]) -> None:
+    """Raise FunctionRefusedError for a generator function, with the way out."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise FunctionRefusedError(
+            f"no peer can call {function!r}: a call has one answer, and a generator "
+            "many; return a list, or have the callee call back with each"
+        )
 
 
 def torch_name_of(function: object) -> str | None:

@@ -32,6 +32,7 @@ VALUES = ("tests/unit/test_field_reports_values.py",)
 CALLS = ("tests/unit/test_field_reports_calls.py",)
 ENDING = ("tests/unit/test_ending.py",)
 HANDLERS = ("tests/unit/test_handlers.py",)
+CALLED = ("tests/unit/test_field_reports_handlers.py",)
 PLACEMENT = ("tests/unit/test_placement.py",)
 MANY = ("tests/unit/test_many.py",)
 
@@ -176,6 +177,48 @@ FAULTS = [
         old="            if not isinstance(result, Future):\n",
         new="            if True:\n",
         tests=ERRORS,
+    ),
+    Fault(
+        row="b20",
+        what="the error of a future that a function returned is answered as a value",
+        path=DISPATCH,
+        old="answer.encode(future.value())",
+        new="answer.encode(str(future.exception()) or future.value())",
+        tests=CALLED,
+    ),
+    Fault(
+        row="b23",
+        what="a name that is no path is taken for one, whatever it holds",
+        path="rpcfut/_exposed.py",
+        old="    is_path = all(",
+        new="    is_path = bool(qualname) or all(",
+        tests=CALLED,
+    ),
+    Fault(
+        row="b24",
+        what="generators are sent by their names",
+        path="rpcfut/_function_names.py",
+        old="    refuse_generator(function)\n    torch_name",
+        new="    torch_name",
+        tests=CALLED,
+        shows="NotExposedError",
+    ),
+    Fault(
+        row="b25",
+        what="a returned future is followed by the thread that ran the function",
+        path=DISPATCH,
+        old="        add_hook(future, lambda _future, _where: _callbacks.run_on_pool(follow))\n",
+        new="        future.exception()\n        follow()\n",
+        tests=CALLED,
+        shows="PoolExhaustedError",
+    ),
+    Fault(
+        row="b25",
+        what="a future of another library is refused without the way out",
+        path="rpcfut/_known_types.py",
+        old="        lambda kind: issubclass(kind, _FUTURES),\n",
+        new="        lambda kind: False,\n",
+        tests=CALLED,
     ),
     Fault(
         row="b38",
