@@ -201,7 +201,6 @@ FAULTS = [
         old="    refuse_generator(function)\n    torch_name",
         new="    torch_name",
         tests=CALLED,
-        shows="NotExposedError",
     ),
     Fault(
         row="b25",
