@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -115,6 +118,53 @@ def test_unordered_handlers_neither_wait_nor_are_waited_for(
     with pytest.raises(RaceError):
         call(2, "second")
     assert len(sim.take_races()) == 1
+
+
+@pytest.mark.parametrize("kind", ["plain", "raising", "async", "future"])
+def test_serial_calls_come_one_after_the_other_on_the_device(
+    sim: Simulation,
+    table: ExposedTable,
+    call: Callable[[int, str], None],
+    kind: str,
+) -> None:
+    """Though their callers waited for none of them, and however each ends."""
+    p, seen = sim.array([0.0]), []
+    pause = threading.Event()
+    start: Future[None] = Future()
+    start.set_result(None)
+
+    def plain() -> None:
+        pause.wait(0.002)
+        p.add_(1.0)
+
+    def raising() -> None:
+        plain()
+        raise KeyError("after the launch")
+
+    async def driven() -> None:
+        await asyncio.sleep(0.002)
+        p.add_(1.0)
+
+    ways = {
+        "plain": plain,
+        "raising": raising,
+        "async": driven,
+        "future": lambda: start.then(lambda _: plain()),
+    }
+    table.expose(ways[kind], name="add", serial=True)
+    table.expose(reader(p, seen), name="read")
+
+    def add(client: int) -> None:
+        with suppress(KeyError):
+            call(client, "add")
+
+    clients = [threading.Thread(target=add, args=(1 + n % 2,)) for n in range(6)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join(15)
+    call(1, "read")
+    assert seen == [[6.0]]
 
 
 def test_a_handler_comes_after_what_was_queued_where_it_was_exposed(
