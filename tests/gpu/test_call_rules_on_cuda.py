@@ -8,32 +8,30 @@ run ahead. The same rules on the simulated device: tests/rules/test_calls_on_sim
 
 from __future__ import annotations
 
-import queue
-import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 import torch
 
 import rpcfut
-from rpcfut import _callbacks
-from rpcfut._devices import Device
 from rpcfut._exposed import ExposedTable
 from rpcfut.testing import local_cluster
 from tests.support.latch import Latch
-from tests.support.rounds import SIZE, held_write, in_rounds, is_all, reads
+from tests.support.rounds import SIZE, held_write, in_rounds, reads
+from tests.support.served_on_cuda import (
+    WAIT_S,
+    Served,
+    free_streams_taken,
+    is_answer,
+    wait_until_idle,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from rpcfut._agent import Agent
-    from rpcfut._future import Future
 
 pytestmark = [pytest.mark.gpu(n=1), pytest.mark.timeout(180)]
-
-WAIT_S = 30
-_POLL_S = 1e-3
 
 
 def late(value: float) -> torch.Tensor:
@@ -60,29 +58,6 @@ class Held:
 rpcfut.register_type(Held, lambda held: held.value, Held.unpack)
 
 
-class Served:
-    """Handlers that say on which stream they launched their work."""
-
-    def __init__(self) -> None:
-        self._streams: queue.SimpleQueue[torch.cuda.Stream] = queue.SimpleQueue()
-
-    def saying_so(
-        self, work: Callable[..., torch.Tensor | None]
-    ) -> Callable[..., torch.Tensor | None]:
-        """A handler that does `work`."""
-
-        def handler(*args: object) -> torch.Tensor | None:
-            result = work(*args)
-            self._streams.put(torch.cuda.current_stream(0))
-            return result
-
-        return handler
-
-    def stream(self) -> torch.cuda.Stream:
-        """The stream of the handler that launched its work last."""
-        return self._streams.get(timeout=WAIT_S)
-
-
 @pytest.fixture
 def served() -> Served:
     return Served()
@@ -93,12 +68,6 @@ def workers() -> Iterator[list[Agent]]:
     """A server, and two workers that call it."""
     with local_cluster("server", "one", "two") as agents:
         yield agents
-
-
-def is_answer(future: Future[torch.Tensor], value: float) -> bool:
-    """Whether a side stream sees an answer whose every element is `value`."""
-    with torch.cuda.stream(torch.cuda.Stream(0)):
-        return is_all(future.wait(WAIT_S), value)
 
 
 def double(tensor: torch.Tensor) -> torch.Tensor:
@@ -296,22 +265,3 @@ def test_str13_a_call_comes_after_one_that_was_seen_to_complete(
             return is_answer(future, 2 * turn)
 
     in_rounds(is_right)
-
-
-def wait_until_idle(server: Agent) -> None:
-    """Wait until a worker's pool threads gave back the streams of what they served."""
-    pause = threading.Event()
-    while not repr(server).endswith(" 0 served>"):
-        pause.wait(_POLL_S)
-
-
-@contextmanager
-def free_streams_taken() -> Iterator[None]:
-    """Let handlers get other streams than the last ones had: one stream is an order."""
-    lease = _callbacks.runtime().streams.lease
-    leases = [lease(Device("cuda", 0)) for _ in range(8)]
-    try:
-        yield
-    finally:
-        for _, give_back in leases:
-            give_back()
