@@ -40,6 +40,7 @@ DISPATCH = "rpcfut/_dispatch.py"
 ANSWER = "rpcfut/_answer.py"
 WRITE_ERROR = "rpcfut/_error_encode.py"
 READ_ERROR = "rpcfut/_error_decode.py"
+ERROR_TYPES = "rpcfut/_error_types.py"
 WRITER = "rpcfut/_tensor_writer.py"
 READER = "rpcfut/_tensor_reader.py"
 
@@ -76,6 +77,14 @@ FAULTS = [
         path=READ_ERROR,
         old='            text=clean(said["text"], _RECEIVED_TEXT),\n',
         new='            text="",\n',
+        tests=ERRORS,
+    ),
+    Fault(
+        row="b13",
+        what="a worker between takes the place of the one that raised",
+        path=WRITE_ERROR,
+        old='        "said": _said(error, room) if kind is RemoteError else None,\n',
+        new='        "said": None,\n',
         tests=ERRORS,
     ),
     Fault(
@@ -121,11 +130,43 @@ FAULTS = [
         tests=ERRORS,
     ),
     Fault(
+        row="b18",
+        what="contexts are dropped",
+        path=WRITE_ERROR,
+        old='        "context": later(own(error, "__context__")),\n',
+        new='        "context": None,\n',
+        tests=ERRORS,
+    ),
+    Fault(
+        row="b18",
+        what="notes are dropped",
+        path=WRITE_ERROR,
+        old='        "notes": ask(lambda: _notes(error, room), list[str]()),\n',
+        new='        "notes": [],\n',
+        tests=ERRORS,
+    ),
+    Fault(
         row="b19",
         what="the error does not say where the call was made",
         path=READ_ERROR,
         old='        called = f", called at {self.site}" if self.site else ""\n',
         new='        called = ""\n',
+        tests=ERRORS,
+    ),
+    Fault(
+        row="b19",
+        what="a timeout of a nested call passes for one of this call",
+        path=ERROR_TYPES,
+        old="    RpcError,\n)\n# Asked",
+        new="    RpcError,\n    *RpcError.__subclasses__(),\n)\n# Asked",
+        tests=ERRORS,
+    ),
+    Fault(
+        row="b19",
+        what="what a third worker said passes for what this one says",
+        path=WRITE_ERROR,
+        old=" is None and FROM_A_PEER not in vars(error)\n",
+        new=" is None\n",
         tests=ERRORS,
     ),
     Fault(
@@ -143,6 +184,14 @@ FAULTS = [
         path=READ_ERROR,
         old="        if kind is None or state is None:\n",
         new='        if kind is None or kind.__module__ == "builtins" or not state:\n',
+        tests=ERRORS,
+    ),
+    Fault(
+        row="b21",
+        what="what ends a process is made here",
+        path=ERROR_TYPES,
+        old="in (*_BUILTIN, *_TORCH, *OF_THE_CALL)\n",
+        new="in (*_BUILTIN, *_TORCH, *OF_THE_CALL, SystemExit)\n",
         tests=ERRORS,
     ),
     Fault(

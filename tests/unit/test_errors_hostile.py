@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rpcfut import RemoteError
 from rpcfut._call_info import CallInfo
+from rpcfut._encode import encode
 from rpcfut._error_chain import MAX_CHAIN
 from rpcfut._error_codec import decode_error, encode_error
 from rpcfut._error_types import REMADE
@@ -191,6 +192,20 @@ def test_texts_in_a_state_are_cleaned_where_they_arrive(name: str) -> None:
     ]
     for made in states:
         check(message({"type": name, "state": made}))
+
+
+@pytest.mark.parametrize("name", ["builtins.ValueError", "builtins.OSError"])
+def test_what_python_would_not_print_is_told_in_the_words_beside_it(name: str) -> None:
+    """A log line about an error must not raise: str() of it always works."""
+    nobody: Any = None
+    numeral, _ = encode(10**5000, stage=nobody)
+    fields = {"errno": numeral, "strerror": numeral} if "OS" in name else {}
+    made = {"args": [numeral], "fields": fields}
+    body = message({"type": name, "text": "its words", "state": made})
+    check(body)
+    back: Any = decode_error(body)
+    assert type(back) is RemoteError
+    assert back.text == "its words"
 
 
 def test_no_method_of_an_exception_can_be_replaced() -> None:
