@@ -224,9 +224,6 @@ class RemoteError(RpcError):
             lines.append(f"remote traceback:\n{self.remote_traceback}".rstrip())
         return "\n".join(lines)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _copied, (type(self), self.args, vars(self))
-
 
 class RendezvousError(RpcError):
     """The group did not come together."""
