@@ -1,9 +1,10 @@
 """One worker of a group: it calls its peers and serves their calls.
 
-Theory of operation. Three kinds of threads: the endpoint's reader decodes headers and
-matches ids; pool threads run functions and decode values, since both may run user code;
-the device watcher sends what had to wait for a device. `docs/design/architecture.md`
-follows one call through them.
+Theory of operation. A *reader* takes messages: a thread that waits for an answer, or
+a pool thread. It decodes headers and plain values and matches ids; pool threads run
+functions and decode other values, since both may run user code; a pool thread that read
+a call runs it itself. The device watcher sends what had to wait for a device.
+`docs/design/architecture.md` follows one call through them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
     from rpcfut._exposed import ExposedTable
     from rpcfut._future import Future
-    from rpcfut_transport import Clock, IncomingCall, Link, PeerRecord
+    from rpcfut_transport import Clock, IncomingCall, Link, PeerRecord, Work
 
 T = TypeVar("T")
 # A list of texts is no list of workers to a type checker: lists are invariant.
@@ -83,7 +85,7 @@ class Agent:
             record.name, self._options.placement, self._options.device_maps
         )
         record = replace(record, details=self._placement.describe())
-        self._endpoint = Endpoint(record, link, self._clock, self)
+        self._endpoint = Endpoint(record, link, self._clock, self, self._pool)
         self._dispatcher = Dispatcher(
             record.name,
             self._endpoint,
@@ -101,7 +103,8 @@ class Agent:
             self._options.timeout_s,
         )
         self._changed = threading.Condition()
-        self._serving = 0
+        # Ids of the calls whose functions, or what they returned, have not ended.
+        self._serving: set[int] = set()
         self._away: set[int] = set()  # ranks that are ready to leave, left, or lost
         self._blind: set[int] = set()  # ranks that cannot see this process end
         self._is_closed = False
@@ -111,9 +114,10 @@ class Agent:
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "running"
+        pending, serving = self._endpoint.pending_count, len(self._serving)
         return (
             f"<Agent {self.info.name!r} rank {self.info.rank} {state}: "
-            f"{self._endpoint.pending_count} calls pending, {self._serving} served>"
+            f"{pending} calls pending, {serving} served>"
         )
 
     def start(self, records: Iterable[PeerRecord]) -> None:
@@ -267,18 +271,14 @@ class Agent:
 
     # ---- being called: the endpoint's Handler ---------------------------------------
 
-    def on_call(self, call: IncomingCall) -> None:
-        """Hand a peer's call to the pool. Reader thread."""
-        caller = self._workers.find(call.sender_rank).name
+    def on_call(self, call: IncomingCall) -> Work | None:
+        """Take a peer's call. Reader."""
+        caller = self._workers.name_of(call.sender_rank)
         served = ServedCall(caller, call.deadline_s, self._clock)
-        with self._changed:
-            self._serving += 1
-        self._dispatcher.take(call, served, self._note_served)
-
-    def _note_served(self) -> None:
-        with self._changed:
-            self._serving -= 1
-            self._changed.notify_all()
+        self._serving.add(id(served))
+        return self._dispatcher.take(
+            call, served, partial(self._serving.discard, id(served))
+        )
 
     def on_notice(self, rank: int, kind: Kind, call_id: int) -> None:
         """Take a peer's notice. Reader thread."""
@@ -343,7 +343,7 @@ class Agent:
         for rank in self._others():
             self._endpoint.send_notice(rank, Kind.READY)
         return self._wait_until(
-            lambda: self._others() <= self._away and self._serving == 0, deadline_s
+            lambda: self._others() <= self._away and not self._serving, deadline_s
         )
 
     def _wait_until(

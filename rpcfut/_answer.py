@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rpcfut._codec import encode
+from rpcfut._codec import encode, encode_plain
 from rpcfut._error_codec import FALLBACK_BODY, encode_error
 from rpcfut._error_text import describe
 from rpcfut._errors import Origin
@@ -72,12 +72,18 @@ class Answer:
             EncodeError: When the result cannot travel.
             ExtractionError: When it holds a type that nobody knows.
         """
+        plain = encode_plain(result)
+        if plain is not None:
+            return Prepared(plain, ())
         staging = Staging()
         encoded = encode(result, stage=staging.stage, origin=self.origin())
         return Prepared(encoded, staging.marks())
 
     def send(self, prepared: Prepared) -> None:
         """Send a result behind its copies. Does not wait for them."""
+        if not prepared.marks:
+            self._send(*prepared.encoded)
+            return
         self._served.enter(Stage.ANSWERING)
         self._watcher.when_passed(
             prepared.marks, lambda: self._send(*prepared.encoded), self.fail
@@ -109,9 +115,10 @@ class Answer:
         self, body: Buffer, buffers: Sequence[Buffer], *, is_error: bool = False
     ) -> None:
         call = self._call
-        self._table.remove(call.sender_rank, call.call_id, self._served)
         self._served.end()
-        self._endpoint.reply(self._call, is_error=is_error, body=body, buffers=buffers)
+        # Here until the link has it: a peer that is told otherwise gives the call up.
+        self._endpoint.reply(call, is_error=is_error, body=body, buffers=buffers)
+        self._table.remove(call.sender_rank, call.call_id, self._served)
 
     def origin(self) -> Origin:
         """What is returned, in words."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,21 +12,35 @@ if TYPE_CHECKING:
 _HERE = str(PurePath(__file__).parent / "_")[:-1]  # with the separator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CallInfo:
-    """One call, in words.
+    """One call, in words. Never changed.
 
     Args:
         worker: Name of the worker that made the call.
         to: Name of the worker that runs it.
         function: Name of the function, as it travels.
-        site: ``file:line`` where the call was made.
+        site: ``file:line`` where the call was made; or the place in the code, which is
+            looked up only when it is asked for.
     """
 
-    worker: str
-    to: str
-    function: str
-    site: str
+    __slots__ = ("_site", "function", "to", "worker")
+
+    def __init__(
+        self, *, worker: str, to: str, function: str, site: str | tuple[CodeType, int]
+    ) -> None:
+        self.worker = worker
+        self.to = to
+        self.function = function
+        self._site = site
+
+    def __repr__(self) -> str:
+        return f"<CallInfo of {self.worker!r}: {self}>"
+
+    @property
+    def site(self) -> str:
+        """``file:line`` where the call was made."""
+        site = self._site
+        return site if isinstance(site, str) else str(Site(*site))
 
     def __str__(self) -> str:
         return f"{self.function} on worker {self.to!r}, called at {self.site}"

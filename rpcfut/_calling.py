@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rpcfut._call_info import CallInfo, call_site
+from rpcfut._call_info import CallInfo, find_place
 from rpcfut._capture import refuse_capture
-from rpcfut._codec import encode
+from rpcfut._codec import encode, encode_plain_request
 from rpcfut._errors import (
     CallRefusedError,
     LifecycleError,
@@ -19,8 +16,7 @@ from rpcfut._errors import (
     RpcError,
     RpcTimeoutError,
 )
-from rpcfut._future_binding import bind_call
-from rpcfut._reply import Reply
+from rpcfut._reply import Limit, Reply, Side
 from rpcfut._serving import call_in_service
 from rpcfut._staging import Staging
 from rpcfut._streams import used_devices
@@ -29,6 +25,7 @@ from rpcfut_transport import ClosedError, PeerLost, TransportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
 
     from rpcfut._codec import Encoded
     from rpcfut._exposed import ExposedTable
@@ -63,11 +60,9 @@ class Caller:
         placement: Placement,
         timeout_s: float | None,
     ) -> None:
-        self._worker = worker
-        self._endpoint = endpoint
+        self._side = Side(worker, endpoint, placement)
         self._exposed = exposed
         self._watcher = watcher
-        self._placement = placement
         self._timeout_s = timeout_s
 
     def call(
@@ -84,110 +79,95 @@ class Caller:
             A future per worker, in their order. That of a worker which is known to be
             gone has failed.
         """
-        refuse_capture(used_devices(), "rpc_async()")
+        used = used_devices()
+        if used:
+            refuse_capture(used, "rpc_async()")
         limit = self._limit(timeout)
         name = self._exposed.name_of(function)
-        names = ", ".join(worker.name for worker in workers)
-        about = CallInfo(worker=self._worker, to=names, function=name, site=call_site())
-        staging = Staging()
-        request = _encode_request(name, args, kwargs, staging, about)
-        marks = staging.marks()
-        return [self._open(w, about, request, marks, limit) for w in workers]
+        site = find_place(3)
+        request = encode_plain_request(name, args, kwargs)
+        marks: Sequence[Mark] = ()
+        if request is None:
+            staging = Staging()
+            names = ", ".join(worker.name for worker in workers)
+            about = CallInfo(
+                worker=self._side.worker, to=names, function=name, site=site
+            )
+            request = _encode_request(name, args, kwargs, staging, about)
+            marks = staging.marks()
+        return [self._open(w, name, site, request, marks, limit) for w in workers]
 
     def _open(
         self,
         worker: WorkerInfo,
-        about: CallInfo,
+        name: str,
+        site: tuple[CodeType, int],
         request: Encoded,
         marks: Sequence[Mark],
         limit: Limit,
     ) -> Future[Any]:
         """Open one call, and send it once the copies of its arguments have passed."""
-        about = replace(about, to=worker.name)
-        locate = partial(self._placement.locate, worker.rank)
-        reply: Reply[Any] = Reply(about, limit.text, locate)
-        if limit.timeout_s == 0.0 and limit.is_inherited:
-            text = f"cannot call {about}: there is no time left of {limit.text}"
-            return _failed(reply, about, RpcTimeoutError(text))
+        reply: Reply[Any] = Reply(self._side, worker, name, site, limit)
+        future = reply.begin()
+        if limit.timeout_s == 0.0 and limit.inherited is not None:
+            text = f"cannot call {reply}: there is no time left of {limit}"
+            return _failed(reply, future, RpcTimeoutError(text))
+        endpoint = self._side.endpoint
         try:
-            call_id = self._endpoint.open_call(worker.rank, limit.timeout_s, reply)
-        except PeerLost as error:
-            return _failed(reply, about, PeerLostError(f"cannot call {about}: {error}"))
-        except ClosedError as error:
-            raise LifecycleError(f"cannot call {about}: {error}") from error
-        except TransportError as error:
-            raise CallRefusedError(f"cannot call {about}: {error}") from error
-        endpoint = self._endpoint
-        try:
-            bind_call(
-                reply.future,
-                about,
-                lambda: _ignore(endpoint.abandon_call(call_id)),
-                # Held weakly, or the value would live until a garbage collection.
-                partial(_ask, weakref.ref(reply), partial(endpoint.ask, call_id)),
-            )
-
-            def send() -> None:
+            if marks:
+                endpoint.open_call(worker.rank, limit.timeout_s, reply)
+                self._send_behind(marks, reply, request)
+            else:
                 reply.is_sent = True
-                endpoint.send_call(call_id, *request)
-
-            self._watcher.when_passed(
-                marks, send, lambda error: self._fail_unsent(call_id, reply, error)
-            )
+                endpoint.call(worker.rank, limit.timeout_s, reply, *request)
+        except PeerLost as error:
+            text = f"cannot call {reply}: {error}"
+            return _failed(reply, future, PeerLostError(text))
+        except ClosedError as error:
+            raise LifecycleError(f"cannot call {reply}: {error}") from error
+        except TransportError as error:
+            raise CallRefusedError(f"cannot call {reply}: {error}") from error
         except BaseException:  # an interrupt: nobody will wait for this call
-            endpoint.abandon_call(call_id)
+            endpoint.abandon_call(reply.call_id)
             raise
-        return reply.future
+        return future
 
-    def _fail_unsent(self, call_id: int, reply: Reply[Any], error: Exception) -> None:
-        if self._endpoint.abandon_call(call_id):
-            reply.fail(error)
+    def _send_behind(
+        self, marks: Sequence[Mark], reply: Reply[Any], request: Encoded
+    ) -> None:
+        endpoint = self._side.endpoint
+
+        def send() -> None:
+            reply.is_sent = True
+            endpoint.send_call(reply.call_id, *request)
+
+        self._watcher.when_passed(
+            marks, send, lambda error: self._fail_unsent(reply, error)
+        )
+
+    def _fail_unsent(self, reply: Reply[Any], error: Exception) -> None:
+        if self._side.endpoint.abandon_call(reply.call_id):
+            reply.on_unsent(error)
 
     def _limit(self, timeout: float | None) -> Limit:
         """How long a call may take, by its own timeout and that of the one served."""
-        _check_timeout(timeout)
+        if timeout is not None:
+            _check_timeout(timeout)
         timeout_s = timeout if timeout is not None else self._timeout_s
         served = call_in_service()
         left_s = served.remaining_s if served is not None else None
         if left_s is None or (timeout_s is not None and timeout_s <= left_s):
-            text = "its deadline" if timeout_s is None else f"{timeout_s} s"
-            return Limit(timeout_s, text, is_inherited=False)
-        text = f"the {left_s:.3f} s that were left for {served}"
-        return Limit(left_s, text, is_inherited=True)
+            return Limit(timeout_s)
+        return Limit(left_s, f"the {left_s:.3f} s that were left for {served}")
 
 
-def _ask(
-    reply: weakref.ref[Reply[Any]], send: Callable[[], bool], patience_s: float
-) -> str:
-    """Say where a call is; the endpoint holds the reply of an open one."""
-    held = reply()
-    return "it has just ended" if held is None else held.ask(send, patience_s)
-
-
-def _failed(reply: Reply[T], about: CallInfo, error: RpcError) -> Future[T]:
+def _failed(reply: Reply[T], future: Future[T], error: RpcError) -> Future[T]:
     """The future of a call that was never opened."""
-    bind_call(reply.future, about, lambda: None, lambda _: "it was not sent")
-    reply.fail(error)
-    return reply.future
-
-
-class Limit(NamedTuple):
-    """How long a call may take.
-
-    Args:
-        timeout_s: Seconds; None for ever.
-        text: The same in words.
-        is_inherited: Whether it is what is left of the call that is served here.
-    """
-
-    timeout_s: float | None
-    text: str
-    is_inherited: bool
+    reply.on_unsent(error)
+    return future
 
 
 def _check_timeout(timeout: object) -> None:
-    if timeout is None:
-        return
     is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
     if not is_number or not timeout >= 0:  # type: ignore[operator]
         raise CallRefusedError(
@@ -243,7 +223,3 @@ def _encode_request(
         # Says where it failed.
         encode(part, stage=staging.stage, origin=origin, outer_depth=REQUEST_DEPTH - 1)
     raise failed
-
-
-def _ignore(_: object) -> None:
-    """Drop a result."""

@@ -20,6 +20,24 @@ from __future__ import annotations
 
 from rpcfut._decode import decode, peek_name
 from rpcfut._encode import Encoded, encode
+from rpcfut._plain_codec import (
+    NOT_PLAIN,
+    decode_plain,
+    decode_plain_request,
+    encode_plain,
+    encode_plain_request,
+)
 from rpcfut._tensor_reader import Place
 
-__all__ = ["Encoded", "Place", "decode", "encode", "peek_name"]
+__all__ = [
+    "NOT_PLAIN",
+    "Encoded",
+    "Place",
+    "decode",
+    "decode_plain",
+    "decode_plain_request",
+    "encode",
+    "encode_plain",
+    "encode_plain_request",
+    "peek_name",
+]

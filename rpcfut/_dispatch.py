@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rpcfut import _callbacks
 from rpcfut._answer import Answer
 from rpcfut._call_info import find_site
-from rpcfut._codec import decode, peek_name
+from rpcfut._codec import decode, decode_plain_request, peek_name
 from rpcfut._errors import DecodeError
 from rpcfut._future import Future
 from rpcfut._future_async import run_coroutine
@@ -24,7 +24,8 @@ from rpcfut._isolation import run_isolated
 from rpcfut._order import DeviceOrder
 from rpcfut._own_streams import own_streams, place_in
 from rpcfut._served import ServedTable
-from rpcfut._serving import Stage, serving
+from rpcfut._serving import Stage, serve_in_context
+from rpcfut._streams import enter_scope
 from rpcfut._turns import Turns
 from rpcfut._wire_codes import REQUEST_DEPTH
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from rpcfut._serving import ServedCall
     from rpcfut._streams import Scope
     from rpcfut._watcher import DeviceWatcher
-    from rpcfut_transport import Endpoint, IncomingCall
+    from rpcfut_transport import Endpoint, IncomingCall, Work
 
 
 class Dispatcher:
@@ -66,7 +67,8 @@ class Dispatcher:
         self._exposed = exposed
         self._watcher = watcher
         self._placement = placement
-        self.order = DeviceOrder(_callbacks.runtime().streams.lease)
+        self._lease = _callbacks.runtime().streams.lease
+        self.order = DeviceOrder(self._lease)
         self._start = start
         self._turns: dict[str, Turns] = {}
         self.served = ServedTable()
@@ -74,19 +76,22 @@ class Dispatcher:
 
     def take(
         self, call: IncomingCall, served: ServedCall, done: Callable[[], None]
-    ) -> None:
-        """Have a pool thread run one call and see to its answer. Does not block.
+    ) -> Work | None:
+        """Take one call. Does not block.
 
         Args:
             call: The call, its body still encoded.
             served: What its function may know of it.
             done: Called once, when the function and what it returned have ended.
+
+        Returns:
+            Work that runs it and sees to its answer, for a pool thread; None if it has
+            to wait for its turn, which then starts it.
         """
         self.served.add(call.sender_rank, call.call_id, served)
         turns = self._turns_of(call) if self._exposed.has_serial else None
         if turns is None:
-            self._start(lambda: self.serve(call, served, done))
-            return
+            return partial(self.serve, call, served, done)
 
         def serve(next_turn: Callable[[], None]) -> None:
             def both() -> None:
@@ -96,6 +101,7 @@ class Dispatcher:
             self.serve(call, served, both)
 
         turns.submit(serve)
+        return None
 
     def _turns_of(self, call: IncomingCall) -> Turns | None:
         name = peek_name(call.body)
@@ -134,9 +140,13 @@ class Dispatcher:
     ) -> None:
         follows = False
         served.enter(Stage.RUNNING)
+        serve_in_context(served)  # which is this call's own
         try:
-            with serving(served), own_streams() as scope:
+            scope = enter_scope(self._lease)
+            try:
                 follows = self._run(call, answer, served, scope, done)
+            finally:
+                scope.leave()
         except BaseException as error:  # noqa: BLE001 - travels to the caller
             answer.fail(error)
         finally:
@@ -152,22 +162,16 @@ class Dispatcher:
         done: Callable[[], None],
     ) -> bool:
         """Run one call; whether a future that it returned is still to end."""
-        request = decode(
-            call.body,
-            call.buffers,
-            place=place_in(scope, partial(self._placement.locate, call.sender_rank)),
-            outer_depth=REQUEST_DEPTH,
-        )
-        match request:
-            case [str() as name, list() as args, dict() as kwargs]:
-                pass
-            case _:
-                raise DecodeError("a call must be [name, args, kwargs]")
+        request = None if call.buffers else decode_plain_request(call.body)
+        if request is None:
+            request = self._decode(call, scope)
+        name, args, kwargs = request
         served.function = name
         exposed = self._exposed.find(name, self._worker)
         order = self.order if exposed.is_ordered else None
         before = order.marks() if order is not None else self.order.joined
-        scope.follow((*exposed.marks, *before))
+        if before or exposed.marks:
+            scope.follow((*exposed.marks, *before))
         prepared = None
         try:
             result = exposed.function(*args, **kwargs)
@@ -178,7 +182,7 @@ class Dispatcher:
         finally:
             # Also what a function launched that raised, or whose result is refused.
             launched = scope.record(())
-            if order is not None:
+            if launched and order is not None:
                 order.note(launched)
         if prepared is not None:
             answer.send(prepared)
@@ -188,6 +192,21 @@ class Dispatcher:
         follow = partial(self._follow, future, answer, order, done)
         add_hook(future, lambda _future, _where: _callbacks.run_on_pool(follow))
         return True
+
+    def _decode(
+        self, call: IncomingCall, scope: Scope
+    ) -> tuple[str, list[Any], dict[str, Any]]:
+        request = decode(
+            call.body,
+            call.buffers,
+            place=place_in(scope, partial(self._placement.locate, call.sender_rank)),
+            outer_depth=REQUEST_DEPTH,
+        )
+        match request:
+            case [str() as name, list() as args, dict() as kwargs]:
+                return name, args, kwargs
+            case _:
+                raise DecodeError("a call must be [name, args, kwargs]")
 
     def _drive(
         self, coroutine: Coroutine[Any, Any, Any], answer: Answer, served: ServedCall

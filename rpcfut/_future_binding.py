@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from rpcfut._call_info import CallInfo
     from rpcfut._future_core import FutureCore
+    from rpcfut_transport import Inbox
 
 
 def bind_members(
@@ -35,6 +36,7 @@ def bind_call(
     about: CallInfo,
     canceller: Callable[[], None],
     probe: Callable[[float], str],
+    inbox: Inbox | None = None,
 ) -> None:
     """Tell a future which call it belongs to, and what ends that early.
 
@@ -43,7 +45,9 @@ def bind_call(
         about: Its call.
         canceller: Gives the call up.
         probe: Says where the call is, within so many seconds.
+        inbox: Where its answer arrives.
     """
     future._about = about
     future._canceller = canceller
     future._probe = probe
+    future._inbox = inbox

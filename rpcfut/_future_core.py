@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from rpcfut._callback import Callback
     from rpcfut._extract import DataRef
     from rpcfut._streams import Mark
+    from rpcfut_transport import Inbox
 
 T = TypeVar("T")
 Where = Callable[..., None]  # _callbacks.run_here and its siblings: where(*tasks)
@@ -83,6 +84,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
     _about: CallInfo | None = None
     _canceller: Callable[[], None] | None = None
     _probe: Callable[[float], str] | None = None  # says where its call is
+    _inbox: Inbox | None = None  # where the answer of its call arrives
     _is_watched = False  # whether somebody said so, by `watch`
     _unseen: Unseen | None = None
     # What it waits for, for explanations: a parent or leader, or any number of members.

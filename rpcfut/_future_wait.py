@@ -11,14 +11,17 @@ from rpcfut import _callbacks
 from rpcfut._errors import DeadlockError, StreamContextError
 from rpcfut._future_core import FutureCore, now_s
 from rpcfut._future_explain import SHORT_PATIENCE_S, explain, find_deadlock
+from rpcfut._interrupts import may_read, wait_in
 from rpcfut._pool import current_pool
 from rpcfut._streams import seam_of, used_devices
+from rpcfut_transport import Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
     from rpcfut._devices import Device
     from rpcfut._future_core import Where
+    from rpcfut_transport import Inbox
 
 F = TypeVar("F", bound=FutureCore[Any])
 _MAX_WAIT_S = threading.TIMEOUT_MAX
@@ -34,28 +37,37 @@ def block(future: FutureCore[Any], timeout: float | None) -> None:
     """
     if timeout is None and _callbacks.is_inside_task():
         _refuse_deadlock((future,))
-    gate = threading.Lock()
-    gate.acquire()
-
-    def open_gate(_future: FutureCore[Any], _where: Where) -> None:
-        gate.release()
-
-    seconds = -1 if timeout is None else max(0.0, min(timeout, _MAX_WAIT_S))
+    inbox = future._inbox
+    waiter = Waiter(_nothing) if inbox is None else inbox.waiter()
+    seconds = None if timeout is None else max(0.0, min(timeout, _MAX_WAIT_S))
     pool = current_pool()
     try:  # from here on an interrupt leaves no hook behind
-        future._add_hook(open_gate)
+        future._add_hook(waiter.finish)
         _callbacks.about_to_block()
         if pool is None:
-            is_done = gate.acquire(timeout=seconds)
+            _wait(waiter, inbox, seconds)
         else:
             with pool.blocking():
-                is_done = gate.acquire(timeout=seconds)
+                _wait(waiter, inbox, seconds)
     finally:
-        future._drop_hook(open_gate)
-    if not is_done:
+        if not waiter.is_done:
+            future._drop_hook(waiter.finish)
+    if not waiter.is_done:
         raise TimeoutError(
             f"not done after {timeout} s: {explain(future, SHORT_PATIENCE_S)}"
         )
+
+
+def _wait(waiter: Waiter, inbox: Inbox | None, seconds: float | None) -> None:
+    """Wait for a waiter of this thread, by reading the inbox if it may."""
+    if inbox is not None and not waiter.is_done and may_read():
+        wait_in(inbox, waiter, seconds)
+    else:
+        waiter.block(-1.0 if seconds is None else seconds)
+
+
+def _nothing() -> None:
+    """Wakes nobody: who waits for this future reads no inbox."""
 
 
 def each_done(futures: Iterable[F], timeout: float | None) -> Generator[F, None, None]:

@@ -7,6 +7,9 @@ able to run, so that what it waits for always finds a thread (RPC-6). At `max_th
 such a wait is refused at once: it could only end by luck. Threads may also block where
 nobody tells the pool, on a user's lock for one: when tasks wait and none was taken for
 a moment, a supervisor starts another thread, also beyond `core_threads`.
+
+A pool is the crew of an inbox, too: one of its threads reads there while nobody waits.
+It does not count while it reads, and counts while it runs what it read.
 """
 
 from __future__ import annotations
@@ -130,6 +133,56 @@ class ThreadPool:
             if start:
                 self._start_thread()
 
+    def start_reader(self, read: Callable[[], None]) -> bool:
+        """Have a thread run `read`, which does not count as a task; False if none can.
+
+        It may call `enter` and `leave`. Does not block.
+        """
+
+        def run() -> None:
+            with self._lock:
+                self._threads -= 1
+            try:
+                read()
+            finally:
+                with self._lock:
+                    self._threads += 1
+
+        with self._lock:
+            if self._is_closed:
+                return False
+            if self._idle:
+                worker = self._idle.pop()
+                worker.task = run
+                worker.wake.release()
+                return True
+            if self._threads >= self._max:
+                return False
+            self._threads += 1
+        self._start_thread(run)
+        return True
+
+    def enter(self) -> bool:
+        """Count the calling reader as running a task; False when it must not run one.
+
+        That is when tasks wait for a thread, or as many run as may.
+        """
+        with self._lock:
+            running = self._threads - self._blocked - len(self._idle)
+            if self._tasks or self._threads >= self._max or running >= self._core:
+                return False
+            self._threads += 1
+            return True
+
+    def leave(self) -> Callable[[], None] | None:
+        """Undo `enter`; or return a task that waited for a thread, to be run first."""
+        with self._lock:
+            if self._tasks:
+                self._taken += 1
+                return self._tasks.popleft()
+            self._threads -= 1
+            return None
+
     @contextmanager
     def blocking(self) -> Iterator[None]:
         """Mark the calling pool thread as waiting, so that another can take its place.
@@ -169,19 +222,22 @@ class ThreadPool:
         self._threads += 1
         return True
 
-    def _start_thread(self) -> None:
+    def _start_thread(self, first: Callable[[], None] | None = None) -> None:
         name = f"{self._name}-{next(self._numbers)}"
         try:
-            threading.Thread(target=self._run, name=name, daemon=True).start()
+            threading.Thread(
+                target=self._run, args=(first,), name=name, daemon=True
+            ).start()
         except RuntimeError:  # the system has no more threads
             with self._lock:
                 self._threads -= 1
             raise
 
-    def _run(self) -> None:
+    def _run(self, first: Callable[[], None] | None = None) -> None:
         _thread.pool = self
         worker = _Worker()
-        task = self._next_task(worker)
+        task = first or self._next_task(worker)
+        first = None
         while task is not None:
             try:
                 if _around_tasks:
@@ -197,6 +253,9 @@ class ThreadPool:
 
     def _next_task(self, worker: _Worker) -> Callable[[], None] | None:
         with self._lock:
+            if self._threads > self._max:  # it read, and others took its place
+                self._threads -= 1
+                return None
             if self._tasks:
                 self._taken += 1
                 return self._tasks.popleft()

@@ -4,158 +4,250 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from rpcfut import _callbacks
-from rpcfut._codec import decode
+from rpcfut._call_info import CallInfo
+from rpcfut._codec import NOT_PLAIN, decode, decode_plain
 from rpcfut._completion import Completion, completion_of
 from rpcfut._error_codec import decode_error
 from rpcfut._errors import (
-    DecodeError,
     LifecycleError,
     Origin,
     PeerLostError,
     RpcTimeoutError,
 )
 from rpcfut._future import Future
+from rpcfut._future_binding import bind_call
 from rpcfut._future_core import complete, now_s
 from rpcfut._outcome import Value, failure_of
 from rpcfut._own_streams import own_streams, place_in
-from rpcfut._staging import place
 from rpcfut_transport import PeerLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
 
-    from rpcfut._call_info import CallInfo
-    from rpcfut._own_streams import Locate
-    from rpcfut_transport import ClosedError
+    from rpcfut._placement import Placement
+    from rpcfut._workers import WorkerInfo
+    from rpcfut_transport import ClosedError, Endpoint, Work
 
 T = TypeVar("T")
 _log = logging.getLogger("rpcfut.agent")
-
-# First bytes of msgpack values that hold nothing: nil, booleans, numbers.
-_PLAIN = frozenset(
-    {*range(0x80), 0xC0, 0xC2, 0xC3, *range(0xCA, 0xD4), *range(0xE0, 0x100)}
-)
+_NEW: Final[Any] = tuple.__new__  # Completion() takes twice as long
 
 
-class Reply(Generic[T]):
-    """The sink of one call; the reader thread calls it, the pool decodes.
+class Limit(NamedTuple):
+    """How long a call may take.
 
     Args:
-        about: The call, for messages.
-        limit: The call's deadline, in words.
-        locate: Says where arrays in the answer arrive.
+        timeout_s: Seconds; None for ever.
+        inherited: The same in words, if it is what is left of the call that is served
+            here.
+    """
+
+    timeout_s: float | None
+    inherited: str | None = None
+
+    def __str__(self) -> str:
+        if self.inherited is not None:
+            return self.inherited
+        return "its deadline" if self.timeout_s is None else f"{self.timeout_s} s"
+
+
+class Side(NamedTuple):
+    """What all calls of one worker share.
+
+    Args:
+        worker: Its name.
+        endpoint: Sends them.
+        placement: Says where arrays in answers arrive.
+    """
+
+    worker: str
+    endpoint: Endpoint
+    placement: Placement
+
+
+class Reply(CallInfo, Generic[T]):
+    """The sink of one call, and what its future knows of it.
+
+    The reader tells it how the call ends; what may run user code or touch a device is
+    left as work. It holds the future until that is done, and the future holds it.
+
+    Args:
+        side: Who calls.
+        to: Whom.
+        function: What.
+        site: The place in the code.
+        limit: The call's deadline.
     """
 
     __slots__ = (
         "__weakref__",
-        "_about",
         "_askers",
+        "_future",
         "_limit",
-        "_locate",
+        "_side",
+        "_to_rank",
         "_told",
-        "future",
+        "call_id",
         "is_sent",
     )
 
-    def __init__(self, about: CallInfo, limit: str, locate: Locate) -> None:
-        self._about = about
+    def __init__(
+        self,
+        side: Side,
+        to: WorkerInfo,
+        function: str,
+        site: tuple[CodeType, int],
+        limit: Limit,
+    ) -> None:
+        self.worker = side.worker
+        self.to = to.name
+        self.function = function
+        self._site = site
+        self._to_rank = to.rank
         self._limit = limit
-        self._locate = locate
+        self._side = side
         self._told: tuple[str, float] | None = None  # where the call was, and when
-        self._askers: deque[threading.Event] = deque()  # wait to be told
+        self._askers: list[threading.Event] | None = None  # wait to be told
         self.is_sent = False
-        self.future: Future[T] = Future()
+        self.call_id = 0  # until it is opened
+        self._future: Future[T] | None = Future()
+
+    def begin(self) -> Future[T]:
+        """Tie the future to its call, and return it."""
+        future = self._future
+        assert future is not None
+        inbox = self._side.endpoint.inbox
+        bind_call(future, self, self.give_up, self.ask, inbox)
+        return future
+
+    def give_up(self) -> None:
+        """Take note that nobody waits for the answer."""
+        self._future = None
+        self._side.endpoint.abandon_call(self.call_id)
+
+    # ---- where it is ----------------------------------------------------------------
 
     def on_told(self, text: str) -> None:
         """Keep what the callee says of where the call is, for `explain`."""
         self._told = text, now_s()
-        while self._askers:
-            self._askers.popleft().set()
+        askers, self._askers = self._askers, None
+        for asker in askers or ():
+            asker.set()
 
     def on_slow(self) -> None:
         """Log that the call takes long; on the pool, since the callee is asked."""
         _callbacks.run_on_pool(self._log_slow)
 
     def _log_slow(self) -> None:
-        _log.warning("a call is pending for a minute: %s", self.future.explain())
+        future = self._future
+        if future is not None:
+            _log.warning("a call is pending for a minute: %s", future.explain())
 
-    def ask(self, send: Callable[[], bool], patience_s: float) -> str:
+    def ask(self, patience_s: float) -> str:
         """Say where the call is; the callee may take `patience_s` to say it."""
+        if self._future is None:
+            return "it has just ended"
         if not self.is_sent:
             return "it was not sent: a device has to copy its arguments first"
         news = threading.Event()
-        self._askers.append(news)
-        if not send():
+        self._askers = [*(self._askers or ()), news]
+        if not self._side.endpoint.ask(self.call_id):
             return "it has just ended"
         if patience_s > 0 and news.wait(patience_s) and self._told is not None:
             return f"there it is {self._told[0]}"
-        return f"worker {self._about.to!r} does not say where it is"
+        return f"worker {self.to!r} does not say where it is"
 
-    def on_result(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
-        """Decode the value: on the pool if that may run user code or touch a device."""
-        if body and body[0] in _PLAIN:
-            self._decode_plain(body, buffers)
-        else:
-            _callbacks.run_on_pool(lambda: self._decode_on_streams(body, buffers))
+    # ---- how it ends ----------------------------------------------------------------
 
-    def on_error(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
+    def on_result(
+        self, body: memoryview, buffers: list[bytes | memoryview]
+    ) -> Work | None:
+        """Take the value; what may run user code or touch a device is left as work."""
+        if not buffers:
+            value = decode_plain(body)
+            if value is not NOT_PLAIN:
+                return self._end(_NEW(Completion, (Value(value), (), ())))
+        return partial(self._decode_on_streams, body, buffers)
+
+    def on_error(
+        self, body: memoryview, buffers: list[bytes | memoryview]
+    ) -> Work | None:
         """Fail with the error that the callee sent; without one, it was too late."""
         del buffers
         if not body:
-            text = f"worker {self._about.to!r} did not start {self._about}: by its "
-            self.fail(RpcTimeoutError(f"{text}clock, {self._limit} had passed"))
-            return
-        _callbacks.run_on_pool(lambda: self.fail(decode_error(body, self._about)))
+            text = f"worker {self.to!r} did not start {self}: by its clock, "
+            return self.fail(RpcTimeoutError(f"{text}{self._limit} had passed"))
+        return partial(self._decode_error, body)
 
     def on_lost(self, error: PeerLost | ClosedError) -> None:
         """Fail: no answer will come."""
         kind = PeerLostError if isinstance(error, PeerLost) else LifecycleError
-        self.fail(kind(f"no answer from {self._about}: {error}"))
+        _run_soon(self.fail(kind(f"no answer from {self}: {error}")))
 
     def on_timeout(self) -> None:
         """Fail: the deadline passed. The callee was asked a moment before."""
         if not self.is_sent:
             where = "it was not sent: a device had to copy its arguments first"
         elif self._told is None:
-            where = f"worker {self._about.to!r} did not say where it is"
+            where = f"worker {self.to!r} did not say where it is"
         else:
             stage, at_s = self._told
             where = f"{now_s() - at_s:.3f} s before that, it was there: {stage}"
-        text = f"no answer after {self._limit} from {self._about}; {where}"
-        self.fail(RpcTimeoutError(text))
+        text = f"no answer after {self._limit} from {self}; {where}"
+        _run_soon(self.fail(RpcTimeoutError(text)))
 
-    def fail(self, error: BaseException) -> None:
-        """Fail the future."""
-        complete(self.future, Completion(failure_of(error)), _callbacks.run_on_pool)
+    def on_unsent(self, error: BaseException) -> None:
+        """Fail: the call was not sent."""
+        _run_soon(self.fail(error))
 
-    def _decode_plain(
-        self, body: memoryview, buffers: list[bytes | memoryview]
-    ) -> None:
-        try:
-            completion = Completion(Value(decode(body, buffers, place=place)))
-        except DecodeError as error:
-            completion = Completion(failure_of(error))
-        complete(self.future, completion, _callbacks.run_on_pool)
+    def fail(self, error: BaseException) -> Work | None:
+        """Fail the future; returns its callbacks, as work."""
+        return self._end(Completion(failure_of(error)))
+
+    def _end(self, completion: Completion) -> Work | None:
+        """Complete the future; returns its callbacks, as work."""
+        future, self._future = self._future, None
+        if future is None:
+            return None
+        later: list[Callable[[], None]] = []
+        complete(future, completion, lambda *tasks: later.extend(tasks))
+        return partial(_callbacks.run_here, *later) if later else None
+
+    def _decode_error(self, body: memoryview) -> None:
+        self._end_here(Completion(failure_of(decode_error(body, self))))
 
     def _decode_on_streams(
         self, body: memoryview, buffers: list[bytes | memoryview]
     ) -> None:
         try:
+            locate = partial(self._side.placement.locate, self._to_rank)
             with own_streams() as scope:
-                value = decode(body, buffers, place=place_in(scope, self._locate))
+                value = decode(body, buffers, place=place_in(scope, locate))
                 completion = completion_of(value, None, self._origin, scope.record)
         except BaseException as error:  # noqa: BLE001 - a device failed; not lost
             completion = Completion(failure_of(error))
-        complete(self.future, completion, _callbacks.run_after)
+        self._end_here(completion)
+
+    def _end_here(self, completion: Completion) -> None:
+        """Complete the future, and run its callbacks here. Pool thread."""
+        work = self._end(completion)
+        if work is not None:
+            work()
 
     def _origin(self) -> Origin:
         return Origin(
-            what=f"the answer to {self._about.function}",
+            what=f"the answer to {self.function}",
             path_root="result",
-            worker=self._about.worker,
-            call=str(self._about),
+            worker=self.worker,
+            call=str(self),
         )
+
+
+def _run_soon(work: Work | None) -> None:
+    if work is not None:
+        _callbacks.run_on_pool(work)

@@ -67,9 +67,9 @@ class ServedCall:
         self._clock = clock
         self._lock = threading.Lock()
         self._is_cancelled = False
-        self._hooks: list[Callable[[], object]] = []
-        self._thread: str | None = None
-        self.enter(Stage.QUEUED)
+        self._hooks: list[Callable[[], object]] | None = None
+        self._thread: int | None = None
+        self._stage, self._since_s = Stage.QUEUED, clock.now_s()
 
     def __repr__(self) -> str:
         name = self.function or "a call"
@@ -84,7 +84,9 @@ class ServedCall:
 
         The caller cancelled it, gave it up at its deadline, or is gone.
         """
-        return self._is_cancelled or self.remaining_s == 0.0
+        if self._is_cancelled or self._deadline_s is None:
+            return self._is_cancelled
+        return self.remaining_s == 0.0
 
     @property
     def remaining_s(self) -> float | None:
@@ -104,7 +106,7 @@ class ServedCall:
         """
         with self._lock:
             if not self._is_cancelled:
-                self._hooks.append(callback)
+                self._hooks = [*(self._hooks or ()), callback]
                 return
         callback()
 
@@ -112,8 +114,8 @@ class ServedCall:
         """Take note that nobody waits for the answer. Idempotent."""
         with self._lock:
             self._is_cancelled = True
-            hooks, self._hooks = self._hooks, []
-        for hook in hooks:
+            hooks, self._hooks = self._hooks, None
+        for hook in hooks or ():
             try:
                 hook()
             except Exception:  # noqa: BLE001 - logged; the others must hear of it too
@@ -124,19 +126,21 @@ class ServedCall:
 
         A coroutine's hook knows its task, whose context knows this call: a cycle.
         """
-        with self._lock:
-            self._hooks.clear()
+        if self._hooks is not None:
+            with self._lock:
+                self._hooks = None
 
     def enter(self, stage: Stage) -> None:
         """Take note of where the call is now, on the thread that brought it there."""
-        is_running = stage is Stage.RUNNING
-        self._thread = threading.current_thread().name if is_running else None
+        self._thread = threading.get_ident() if stage is Stage.RUNNING else None
         self._stage, self._since_s = stage, self._clock.now_s()
 
     def describe(self) -> str:
         """Where the call is, and since when."""
         age_s = self._clock.now_s() - self._since_s
-        on = f" on thread {self._thread!r}" if self._thread is not None else ""
+        ident = self._thread
+        names = [t.name for t in threading.enumerate() if t.ident == ident]
+        on = f" on thread {names[0]!r}" if ident is not None and names else ""
         told = ", and was told that nobody waits" if self._is_cancelled else ""
         return f"{self._stage.value}, since {age_s:.3f} s{on}{told}"
 
@@ -169,6 +173,11 @@ def current_call() -> ServedCall:
             "and for what they await or register while they run"
         )
     return call
+
+
+def serve_in_context(call: ServedCall) -> None:
+    """Let all that still runs in the calling context serve a call."""
+    _current.set(call)
 
 
 @contextmanager

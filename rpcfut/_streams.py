@@ -255,6 +255,8 @@ class Scope:
         are the given ones unless other streams were made current inside. Call it before
         `leave`: a stream that is not current any more may be handed to somebody else.
         """
+        if not (self._given or refs or used_devices()):
+            return ()
         streams = list(self._given.items())
         for device in (*used_devices(), *_devices_of(refs)):
             pair = (device, seam_of(device).current_stream(device))
@@ -296,6 +298,8 @@ def enter_scope(
         The scope, to be left on the same thread.
     """
     scope = Scope(lease)
+    if not (marks or refs or devices or streams or used_devices()):
+        return scope  # as everywhere without a GPU
     in_play = (*[mark.device for mark in marks], *devices, *used_devices())
     for ref in refs:
         if ref.device.type != "cpu":

@@ -39,6 +39,10 @@ class WorkerTable:
     def __iter__(self) -> Iterator[WorkerInfo]:
         return iter(self._by_rank.values())
 
+    def name_of(self, rank: int) -> str:
+        """The name of the worker of a rank that exists."""
+        return self._by_rank[rank].name
+
     def find(self, to: Worker) -> WorkerInfo:
         """The worker of a name, a rank or an info.
 

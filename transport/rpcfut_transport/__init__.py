@@ -6,6 +6,7 @@ from rpcfut_transport._calls import Counters as Counters
 from rpcfut_transport._calls import Handler as Handler
 from rpcfut_transport._calls import IncomingCall as IncomingCall
 from rpcfut_transport._calls import ReplySink as ReplySink
+from rpcfut_transport._calls import Work as Work
 from rpcfut_transport._clock import Clock as Clock
 from rpcfut_transport._clock import ManualClock as ManualClock
 from rpcfut_transport._clock import MonotonicClock as MonotonicClock
@@ -17,6 +18,9 @@ from rpcfut_transport._errors import PeerLost as PeerLost
 from rpcfut_transport._errors import RemoteProtocolError as RemoteProtocolError
 from rpcfut_transport._errors import TransportError as TransportError
 from rpcfut_transport._errors import UnknownPeer as UnknownPeer
+from rpcfut_transport._inbox import Crew as Crew
+from rpcfut_transport._inbox import Inbox as Inbox
+from rpcfut_transport._inbox import Waiter as Waiter
 from rpcfut_transport._peers import PeerRecord as PeerRecord
 from rpcfut_transport._peers import describe_this_process as describe_this_process
 from rpcfut_transport._wire import MAX_BUFFERS as MAX_BUFFERS
@@ -33,8 +37,10 @@ __all__ = [
     "Clock",
     "ClosedError",
     "Counters",
+    "Crew",
     "Endpoint",
     "Handler",
+    "Inbox",
     "IncomingCall",
     "Kind",
     "Link",
@@ -50,6 +56,8 @@ __all__ = [
     "ReplySink",
     "TransportError",
     "UnknownPeer",
+    "Waiter",
+    "Work",
     "ZmqLink",
     "describe_this_process",
 ]

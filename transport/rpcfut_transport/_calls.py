@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rpcfut_transport._errors import ClosedError, PeerLost
     from rpcfut_transport._wire import Kind
 
+Work: TypeAlias = "Callable[[], None]"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncomingCall:
+
+class IncomingCall(NamedTuple):
     """A call of a peer, to be answered with `Endpoint.reply`.
 
     Args:
@@ -49,17 +52,26 @@ class CallKey(NamedTuple):
 class ReplySink(Protocol):
     """Takes the end of one call: exactly one of its ends, exactly once (RPC-2).
 
-    None comes after the call was abandoned. All methods run on the reader's or the
-    liveness thread, or on the one that closes the endpoint; they must not block. What
-    they raise is logged.
+    None comes after the call was abandoned. All methods run on the reader, which may be
+    a user's thread that waits, or on the liveness thread, or on the one that closes the
+    endpoint; they must not block. What they raise is logged.
+
+    Args:
+        call_id: Set by the endpoint when the call is opened.
     """
 
-    def on_result(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
-        """Take the answer."""
+    call_id: int
+
+    def on_result(
+        self, body: memoryview, buffers: list[bytes | memoryview]
+    ) -> Work | None:
+        """Take the answer; what is left to do, if anything, runs on a crew thread."""
         ...
 
-    def on_error(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
-        """Take the error that the callee sent."""
+    def on_error(
+        self, body: memoryview, buffers: list[bytes | memoryview]
+    ) -> Work | None:
+        """Take the error that the callee sent; returns work as `on_result`."""
         ...
 
     def on_lost(self, error: PeerLost | ClosedError) -> None:
@@ -85,12 +97,16 @@ class ReplySink(Protocol):
 class Handler(Protocol):
     """Takes what peers start. One for each endpoint.
 
-    Runs on the reader's thread, `on_peer_lost` also on the liveness thread; must not
-    block. What it raises is logged.
+    Runs on the reader, `on_peer_lost` also on the liveness thread; must not block. What
+    it raises is logged.
     """
 
-    def on_call(self, call: IncomingCall) -> None:
-        """Take a call; answer it any time later, on any thread."""
+    def on_call(self, call: IncomingCall) -> Work | None:
+        """Take a call; answer it any time later, on any thread.
+
+        Returns:
+            Work that serves it, for a crew thread; None if that is seen to already.
+        """
         ...
 
     def on_notice(self, rank: int, kind: Kind, call_id: int) -> None:

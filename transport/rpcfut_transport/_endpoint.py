@@ -1,9 +1,10 @@
 """One worker's end of all conversations: drives session, link and liveness.
 
-Theory of operation: one reader thread takes messages from the link and ends calls whose
-time is over. The ledger decides, under its lock; links, sinks and handlers are called
-here, with no lock held. The reader sleeps until the earliest deadline that it knew;
-whoever opens a call that ends earlier wakes it.
+Theory of operation: one thread at a time, the *reader*, takes messages from the link,
+files them, and ends calls whose time is over; the inbox says which thread. The ledger
+decides, under its lock; links, sinks and handlers are called here, with no lock held.
+The reader sleeps until the earliest deadline that it knew; whoever opens a call that
+ends earlier wakes it.
 
 A message counts only if it is meant for this incarnation and comes from a living peer
 in its present one; else it is counted and dropped (RPC-5, RPC-7).
@@ -12,9 +13,10 @@ in its present one; else it is counted and dropped (RPC-5, RPC-7).
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from rpcfut_transport._calls import CallKey, Counters, Handler, IncomingCall, ReplySink
 from rpcfut_transport._errors import (
@@ -25,6 +27,7 @@ from rpcfut_transport._errors import (
     TransportError,
     UnknownPeer,
 )
+from rpcfut_transport._inbox import Inbox, Threads
 from rpcfut_transport._ledger import Due, Ledger
 from rpcfut_transport._liveness import PidWatch
 from rpcfut_transport._sender import Sender
@@ -35,15 +38,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rpcfut_transport._buffers import Buffer
+    from rpcfut_transport._calls import Work
     from rpcfut_transport._clock import Clock
+    from rpcfut_transport._inbox import Crew
     from rpcfut_transport._peers import PeerRecord
     from rpcfut_transport.links._link import Link
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _JOIN_TIMEOUT_S = 5.0
-_MAX_SLEEP_S = 20.0  # then it looks for calls that take long
+_COARSE_S = 0.05  # longer sleeps are rounded down, so that most are alike
 _MAX_TOLD_NBYTES = 2000
 _NOTICES = frozenset({Kind.READY, Kind.GOODBYE})
 
@@ -58,10 +64,16 @@ class Endpoint:
         link: How frames travel.
         clock: What deadlines are measured on.
         handler: Takes what peers start.
+        crew: The threads that read when nobody waits, and run what handlers return.
     """
 
     def __init__(
-        self, record: PeerRecord, link: Link, clock: Clock, handler: Handler
+        self,
+        record: PeerRecord,
+        link: Link,
+        clock: Clock,
+        handler: Handler,
+        crew: Crew | None = None,
     ) -> None:
         self._record = record
         self._link = link
@@ -73,8 +85,12 @@ class Endpoint:
         # Peers come and go one at a time, so that the way to a new incarnation is not
         # closed in place of the earlier one's. Calls and answers never take this lock.
         self._membership_lock = threading.Lock()
-        self._reader = threading.Thread(
-            target=self._read, name=f"rpcfut-reader-{record.name}", daemon=True
+        self.inbox = Inbox(
+            record.name,
+            self._pull,
+            link.wake,
+            crew if crew is not None else Threads(record.name),
+            self._stop,
         )
 
     @property
@@ -100,7 +116,7 @@ class Endpoint:
             ClosedError: When it was closed.
         """
         self._ledger.start()
-        self._reader.start()
+        self.inbox.start()
 
     def add_peer(self, peer: PeerRecord) -> None:
         """Make a peer known, this worker itself included. Does not wait for it.
@@ -139,11 +155,48 @@ class Endpoint:
             PeerLost: When the peer is gone.
             ClosedError: When this endpoint is closed.
         """
-        call_id, must_wake = self._ledger.open_call(
+        call_id, _, must_wake = self._ledger.open_call(
             rank, self._clock.now_s(), timeout_s, sink
         )
         if must_wake:
             self._link.wake()
+        return call_id
+
+    def call(
+        self,
+        rank: int,
+        timeout_s: float | None,
+        sink: ReplySink,
+        body: Buffer,
+        buffers: Sequence[Buffer] = (),
+    ) -> int:
+        """Open a call and send it at once; as `open_call` and `send_call`.
+
+        Returns:
+            The call's id. The call may have ended before this returns.
+
+        Raises:
+            LocalProtocolError: As both do; no call is open then.
+            LinkError: When the operating system refuses; no call is open then.
+            UnknownPeer: When there is no such peer.
+            PeerLost: When the peer is gone.
+            ClosedError: When this endpoint is closed.
+        """
+        call_id, incarnation, must_wake = self._ledger.open_call(
+            rank, self._clock.now_s(), timeout_s, sink, is_sent=True
+        )
+        try:
+            self._sender.send(
+                rank, Kind.CALL, call_id, incarnation, timeout_s, body, buffers
+            )
+        except BaseException:
+            self._ledger.mark_unsent(call_id)
+            self._ledger.abandon_call(call_id)
+            raise
+        if must_wake:
+            self._link.wake()
+        # If it was given up meanwhile, that notice may have overtaken the call.
+        self._tell_ended(self._ledger.find_ended(call_id))
         return call_id
 
     def send_call(
@@ -167,9 +220,16 @@ class Endpoint:
         remaining_s = None
         if call.deadline_s is not None:
             remaining_s = call.deadline_s - self._clock.now_s()
-        header = self._sender.header(Kind.CALL, call_id, call.incarnation, remaining_s)
         try:
-            is_sent = self._sender.send(call.rank, header, body, buffers)
+            is_sent = self._sender.send(
+                call.rank,
+                Kind.CALL,
+                call_id,
+                call.incarnation,
+                remaining_s,
+                body,
+                buffers,
+            )
         except TransportError:
             self._ledger.mark_unsent(call_id)
             raise
@@ -228,8 +288,9 @@ class Endpoint:
         if not self._ledger.accepts(call.sender_rank, call.sender_incarnation):
             return False
         kind = Kind.ERROR if is_error else Kind.RESULT
-        header = self._sender.header(kind, call.call_id, call.sender_incarnation)
-        return self._sender.send_or_log(call.sender_rank, header, body, buffers)
+        return self._sender.send_or_log(
+            call.sender_rank, kind, call.call_id, call.sender_incarnation, body, buffers
+        )
 
     def send_notice(self, rank: int, kind: Kind) -> bool:
         """Tell a peer something that is not answered. Does not block.
@@ -250,36 +311,45 @@ class Endpoint:
             incarnation = self._ledger.incarnation_of(rank)
         except (PeerLost, UnknownPeer):
             return False
-        header = self._sender.header(kind, 0, incarnation)
-        return self._sender.send_or_log(rank, header)
+        return self._sender.send_or_log(rank, kind, 0, incarnation)
 
     def close(self) -> None:
         """Fail all open calls, end the threads, close the link. Idempotent.
 
         Waits for the reader for at most 5 s, then for the liveness thread for 2 s and
-        for the link for 4 s. A thread of ours that calls this is not waited for.
+        for the link for 4 s. A reader that calls this is not waited for.
         """
         sinks = self._ledger.close()
         self._fail(sinks, self._ledger.closed_error())
-        self._link.wake()
-        if self._reader.is_alive() and self._reader is not threading.current_thread():
-            self._reader.join(_JOIN_TIMEOUT_S)
+        self.inbox.close(_JOIN_TIMEOUT_S)
         self._watch.close()
         self._link.close()
 
-    def _read(self) -> None:
+    def _pull(self, timeout_s: float | None) -> Work | None:
+        """Read and file one message; see `Inbox`."""
+        ledger = self._ledger
+        now_s = self._clock.now_s()
+        if now_s >= ledger.due_at_s:
+            due = ledger.take_due(now_s)
+            if due is None:
+                raise self._ledger.closed_error()
+            self._do(due)
+        sleep_s = ledger.begin_sleep(now_s)
+        if sleep_s > _COARSE_S:
+            sleep_s = math.ldexp(0.5, math.frexp(sleep_s)[1])
+        if timeout_s is not None and timeout_s < sleep_s:
+            sleep_s = timeout_s
         try:
-            while (due := self._ledger.take_due(self._clock.now_s())) is not None:
-                self._do(due)
-                frames = self._link.receive(self._sleep_s(due.wakes_at_s))
-                if frames is not None:
-                    self._on_message(frames)
-        except ClosedError:
-            _log.debug("%s: the link was closed", self._record.name)
-        except BaseException as error:  # noqa: BLE001 - stored in every open call
-            _log.exception("%s cannot read its inbox", self._record.name)
-            stopped = ClosedError(f"{self._record.name!r} stopped: {error}")
-            self._fail(self._ledger.close(), stopped)
+            frames = self._link.receive(max(sleep_s, 0.0))
+        finally:
+            ledger.end_sleep()
+        return None if frames is None else self._on_message(frames)
+
+    def _stop(self, error: BaseException) -> None:
+        """Fail all calls because the inbox cannot be read any more."""
+        sinks = self._ledger.close()
+        _log.error("%s cannot read its inbox", self._record.name, exc_info=error)
+        self._fail(sinks, ClosedError(f"{self._record.name!r} stopped: {error}"))
 
     def _do(self, due: Due) -> None:
         for call in due.asks:
@@ -291,26 +361,34 @@ class Endpoint:
         for sink in due.slow:
             self._tell(sink.on_slow)
 
-    def _sleep_s(self, wakes_at_s: float) -> float:
-        return min(max(wakes_at_s - self._clock.now_s(), 0.0), _MAX_SLEEP_S)
-
-    def _on_message(self, frames: list[bytes | memoryview]) -> None:
+    def _on_message(self, frames: list[bytes | memoryview]) -> Work | None:
         try:
             header, body = decode_message(frames)
         except RemoteProtocolError as error:
             self._ledger.count_malformed()
             _log.debug("%s drops a message: %s", self._record.name, error)
-            return
-        if header.target_incarnation != self._record.incarnation:
+            return None
+        kind, call_id, rank, incarnation, target, remaining_s, _ = header
+        if target != self._record.incarnation:
             self._drop(header)
-        elif header.kind is Kind.RESULT or header.kind is Kind.ERROR:
-            self._on_reply(header, body, frames[1:])
-        elif not self._ledger.accepts(header.sender_rank, header.sender_incarnation):
+        elif kind is Kind.RESULT or kind is Kind.ERROR:
+            sink = self._ledger.take_reply(call_id, rank, incarnation)
+            if sink is not None:
+                tell = sink.on_result if kind is Kind.RESULT else sink.on_error
+                return self._tell(tell, body, frames[1:])
+        elif not self._ledger.accepts(rank, incarnation):
             self._drop(header)
-        elif header.kind is Kind.CALL:
-            self._on_call(header, body, frames[1:])
+        elif kind is Kind.CALL:
+            deadline_s = None
+            if remaining_s is not None:
+                deadline_s = self._clock.now_s() + remaining_s
+            call = IncomingCall(
+                call_id, rank, incarnation, deadline_s, body, frames[1:]
+            )
+            return self._tell(self._handler.on_call, call)
         else:
             self._on_control(header, body)
+        return None
 
     def _on_control(self, header: Header, body: memoryview) -> None:
         if header.kind in _NOTICES or header.kind is Kind.CANCEL:
@@ -325,35 +403,6 @@ class Endpoint:
     def _drop(self, header: Header) -> None:
         self._ledger.count_dropped()
         _log.debug("%s drops %s", self._record.name, header)
-
-    def _on_reply(
-        self, header: Header, body: memoryview, buffers: list[bytes | memoryview]
-    ) -> None:
-        sink = self._ledger.take_reply(
-            header.call_id, header.sender_rank, header.sender_incarnation
-        )
-        if sink is None:
-            return
-        if header.kind is Kind.RESULT:
-            self._tell(sink.on_result, body, buffers)
-        else:
-            self._tell(sink.on_error, body, buffers)
-
-    def _on_call(
-        self, header: Header, body: memoryview, buffers: list[bytes | memoryview]
-    ) -> None:
-        deadline_s = None
-        if header.remaining_s is not None:
-            deadline_s = self._clock.now_s() + header.remaining_s
-        call = IncomingCall(
-            call_id=header.call_id,
-            sender_rank=header.sender_rank,
-            sender_incarnation=header.sender_incarnation,
-            deadline_s=deadline_s,
-            body=body,
-            buffers=buffers,
-        )
-        self._tell(self._handler.on_call, call)
 
     def _on_ask(self, header: Header) -> None:
         text = self._handler.on_ask(header.sender_rank, header.call_id)
@@ -398,13 +447,14 @@ class Endpoint:
             self._tell(sink.on_lost, error)
 
     def _tell(
-        self, method: Callable[_P, None], *args: _P.args, **kwargs: _P.kwargs
-    ) -> None:
+        self, method: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T | None:
         """Call what is not ours; its errors must not end our threads."""
         try:
-            method(*args, **kwargs)
+            return method(*args, **kwargs)
         except BaseException:  # noqa: BLE001 - logged; the thread serves others too
             _log.exception("%s: %r raised", self._record.name, method)
+        return None
 
     def __repr__(self) -> str:
         ledger = self._ledger

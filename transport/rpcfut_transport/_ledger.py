@@ -21,6 +21,7 @@ from rpcfut_transport._wire import MAX_REMAINING_S
 SLOW_S = 60.0  # a call that is open for longer is told so
 _MAX_SLOW = 8  # at a time: the callee is asked about each
 _LOOK_FOR_SLOW_S = 5.0  # how often; a look may pass over every open call
+_MAX_SLEEP_S = 20.0  # then the reader looks for calls that take long
 _ASK_AHEAD_S = 0.05
 _ASK_MIN_S = 0.02  # below, an answer would hardly come before the end
 
@@ -33,14 +34,12 @@ class Due(NamedTuple):
         ended: The callees to tell that.
         asks: The calls to ask about, since their time is nearly over.
         slow: Whom to tell that their call takes long.
-        wakes_at_s: Until when the reader may sleep.
     """
 
     expired: list[ReplySink]
     ended: list[CallKey]
     asks: list[CallKey]
     slow: list[ReplySink]
-    wakes_at_s: float
 
 
 class LedgerState(Enum):
@@ -64,8 +63,11 @@ class Ledger:
         self._state = LedgerState.NEW
         self._session = Session()
         self._sinks: dict[int, ReplySink] = {}
-        # Until when the reader sleeps; -inf while it is about to look by itself.
-        self._wakes_at_s = -math.inf
+        # When to look for what is due, and until when the reader sleeps (-inf while it
+        # does not). Whoever opens a call lowers the first under the lock and then reads
+        # the second; the reader sets the second and then reads the first again.
+        self.due_at_s = -math.inf
+        self._sleeps_until_s = -math.inf
         self._looks_for_slow_at_s = -math.inf
         self._dropped = 0
         self._malformed = 0
@@ -120,6 +122,7 @@ class Ledger:
         """
         with self._lock:
             self._state = LedgerState.CLOSED
+            self.due_at_s = -math.inf  # so that the reader sees it
             return self._take_locked(self._session.on_close())
 
     def closed_error(self) -> ClosedError:
@@ -148,40 +151,70 @@ class Ledger:
 
     def accepts(self, rank: int, incarnation: int) -> bool:
         """See `Session.accepts`."""
-        with self._lock:
-            return self._session.accepts(rank, incarnation)
+        return self._session.accepts(rank, incarnation)  # reads one entry: no lock
 
     def open_call(
-        self, rank: int, now_s: float, timeout_s: float | None, sink: ReplySink
-    ) -> tuple[int, bool]:
+        self,
+        rank: int,
+        now_s: float,
+        timeout_s: float | None,
+        sink: ReplySink,
+        *,
+        is_sent: bool = False,
+    ) -> tuple[int, int, bool]:
         """Open a call; see `Session.open_call`.
 
+        Args:
+            rank: Whom the call goes to.
+            now_s: The time, monotonic.
+            timeout_s: When it ends unanswered, from now; None for never.
+            sink: Whom to tell how it ends.
+            is_sent: Whether it is sent at once, as by `mark_sent`.
+
         Returns:
-            Its id, and whether the reader must be woken to see its deadline.
+            Its id, the incarnation of the peer, and whether the reader must be woken
+            for its deadline.
 
         Raises:
             LocalProtocolError: When the timeout is no number of seconds from 0 on, or
                 it was not started.
             ClosedError: When it was closed.
         """
-        deadline_s = _deadline_s(timeout_s, now_s)
-        with self._lock:
-            if self._state is LedgerState.CLOSED:
-                raise self.closed_error()
-            if self._state is LedgerState.NEW:
-                raise LocalProtocolError(f"start {self._owner!r} before it calls")
-            ask_at_s = None
+        deadline_s = ask_at_s = None
+        if timeout_s is not None:
+            deadline_s = _deadline_s(timeout_s, now_s)
             if deadline_s is not None and deadline_s - now_s >= _ASK_MIN_S:
                 ask_at_s = deadline_s - min(_ASK_AHEAD_S, (deadline_s - now_s) / 4)
+        with self._lock:
+            if self._state is not LedgerState.RUNNING:
+                raise self._not_running()
+            incarnation = self._session.require_alive(rank).incarnation
             call_id = self._session.open_call(
-                rank, deadline_s, now_s=now_s, ask_at_s=ask_at_s
+                rank, deadline_s, now_s=now_s, ask_at_s=ask_at_s, is_sent=is_sent
             )
             self._sinks[call_id] = sink
+            sink.call_id = call_id
             first_s = deadline_s if ask_at_s is None else ask_at_s
-            if first_s is None or first_s >= self._wakes_at_s:
-                return call_id, False
-            self._wakes_at_s = -math.inf  # one wake is enough until the reader looks
-            return call_id, True
+            if first_s is None or first_s >= self.due_at_s:
+                return call_id, incarnation, False
+            self.due_at_s = first_s
+            return call_id, incarnation, first_s < self._sleeps_until_s
+
+    def _not_running(self) -> LocalProtocolError | ClosedError:
+        if self._state is LedgerState.CLOSED:
+            return self.closed_error()
+        return LocalProtocolError(f"start {self._owner!r} before it calls")
+
+    def begin_sleep(self, now_s: float) -> float:
+        """Say for how long the reader may sleep; calls that end earlier wake it."""
+        while True:
+            due_at_s = self._sleeps_until_s = self.due_at_s
+            if self.due_at_s == due_at_s:
+                return due_at_s - now_s
+
+    def end_sleep(self) -> None:
+        """Take note that the reader does not sleep."""
+        self._sleeps_until_s = -math.inf
 
     def find_sink(self, call_id: int, rank: int, incarnation: int) -> ReplySink | None:
         """Return who waits for the answer of that peer to an open call."""
@@ -210,8 +243,7 @@ class Ledger:
 
     def find_ended(self, call_id: int) -> CallKey | None:
         """Return a call that its caller ended and the callee did not confirm."""
-        with self._lock:
-            return self._ended_locked(call_id)
+        return self._ended_locked(call_id)  # reads one entry: no lock
 
     def abandon_call(self, call_id: int) -> tuple[bool, CallKey | None]:
         """End a call whose sink is not to be told.
@@ -253,13 +285,15 @@ class Ledger:
             ]
             slow = self._take_slow_locked(now_s)
             deadline_s = session.next_deadline_s()
-            self._wakes_at_s = math.inf if deadline_s is None else deadline_s
+            look_at_s = now_s + _MAX_SLEEP_S
+            self.due_at_s = min(
+                look_at_s, look_at_s if deadline_s is None else deadline_s
+            )
             return Due(
                 self._take_locked(call_ids),
                 [e for i in call_ids if (e := self._ended_locked(i)) is not None],
                 asks,
                 slow,
-                self._wakes_at_s,
             )
 
     def end_peer(
@@ -303,8 +337,8 @@ class Ledger:
             )
 
 
-def _deadline_s(timeout_s: float | None, now_s: float) -> float | None:
-    if timeout_s is None or timeout_s == math.inf:
+def _deadline_s(timeout_s: float, now_s: float) -> float | None:
+    if timeout_s == math.inf:
         return None
     if not timeout_s >= 0:
         raise LocalProtocolError(

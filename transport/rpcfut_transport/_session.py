@@ -177,6 +177,7 @@ class Session:
         *,
         now_s: float = 0.0,
         ask_at_s: float | None = None,
+        is_sent: bool = False,
     ) -> int:
         """Open a call.
 
@@ -186,6 +187,7 @@ class Session:
             now_s: The time, monotonic.
             ask_at_s: When `take_asks` is to name it, if it is still open; None for
                 never.
+            is_sent: Whether it is about to be sent, as by `mark_sent`.
 
         Returns:
             Its id, never 0, never used before.
@@ -198,6 +200,8 @@ class Session:
         self._last_call_id += 1
         call_id = self._last_call_id
         self._calls[call_id] = OpenCall(rank, peer.incarnation, deadline_s, now_s)
+        if is_sent:
+            self._sent.add(call_id)
         if deadline_s is not None:
             heapq.heappush(self._deadlines, (deadline_s, call_id))
             self._deadlines = self._compacted(self._deadlines)

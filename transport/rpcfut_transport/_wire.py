@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import struct
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rpcfut_transport._errors import LocalProtocolError, RemoteProtocolError
 
@@ -35,6 +35,9 @@ _MAGIC = b"RF"
 _VERSION = 1
 _LAYOUT = struct.Struct("<2sBBIQQQdI")
 _NO_DEADLINE = -1.0
+_pack = _LAYOUT.pack
+_unpack_from = _LAYOUT.unpack_from
+_new: Final[Any] = tuple.__new__  # Header() takes twice as long
 
 HEADER_NBYTES = _LAYOUT.size
 MAX_REMAINING_S = 1e9  # 31 years; more would overflow whoever polls with it
@@ -80,7 +83,11 @@ class Header(NamedTuple):
 _KINDS: dict[int, Kind] = {int(kind): kind for kind in Kind}
 
 
-def encode_header(header: Header) -> bytes:
+# A header, or the plain tuple of its fields: it is made for every message.
+Fields = tuple[Kind, int, int, int, int, float | None, int]
+
+
+def encode_header(header: Header | Fields) -> bytes:
     """Write a header.
 
     A remaining time below 0 is sent as 0, one above `MAX_REMAINING_S` as that.
@@ -90,28 +97,28 @@ def encode_header(header: Header) -> bytes:
     Raises:
         LocalProtocolError: When a field does not fit its place.
     """
-    remaining_s = header.remaining_s
+    kind, call_id, rank, sender, target, remaining_s, buffer_count = header
     if remaining_s is None:
         remaining_s = _NO_DEADLINE
     elif math.isnan(remaining_s):
         raise LocalProtocolError(f"remaining_s must be a number of seconds: {header!r}")
     else:
         remaining_s = min(max(remaining_s, 0.0), MAX_REMAINING_S)
-    if header.buffer_count > MAX_BUFFERS:
+    if buffer_count > MAX_BUFFERS:
         raise LocalProtocolError(
-            f"a message has at most {MAX_BUFFERS} buffers, got {header.buffer_count}"
+            f"a message has at most {MAX_BUFFERS} buffers, got {buffer_count}"
         )
     try:
-        return _LAYOUT.pack(
+        return _pack(
             _MAGIC,
             _VERSION,
-            header.kind,
-            header.sender_rank,
-            header.call_id,
-            header.sender_incarnation,
-            header.target_incarnation,
+            kind,
+            rank,
+            call_id,
+            sender,
+            target,
             remaining_s,
-            header.buffer_count,
+            buffer_count,
         )
     except struct.error as error:
         raise LocalProtocolError(f"no valid header: {header!r}: {error}") from error
@@ -130,8 +137,8 @@ def decode_header(first_frame: Buffer) -> Header:
         RemoteProtocolError: When the bytes are no header of this version.
     """
     try:
-        magic, version, kind, rank, call_id, sender, target, remaining_s, count = (
-            _LAYOUT.unpack_from(first_frame)
+        magic, version, number, rank, call_id, sender, target, remaining_s, count = (
+            _unpack_from(first_frame)
         )
     except struct.error as error:
         raise RemoteProtocolError(
@@ -143,14 +150,16 @@ def decode_header(first_frame: Buffer) -> Header:
             f"got magic {magic!r} and version {version}, "
             f"wanted {_MAGIC!r} and {_VERSION}: is the peer another release?"
         )
-    if kind not in _KINDS:
-        raise RemoteProtocolError(f"got kind {kind}, wanted one of {list(_KINDS)}")
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise RemoteProtocolError(f"got kind {number}, wanted one of {list(_KINDS)}")
     if count > MAX_BUFFERS:
         raise RemoteProtocolError(
             f"got {count} as the number of buffers, wanted at most {MAX_BUFFERS}"
         )
-    left_s = _remaining_from_wire(remaining_s)
-    return Header(_KINDS[kind], call_id, rank, sender, target, left_s, count)
+    left_s = None if remaining_s == _NO_DEADLINE else _remaining_from_wire(remaining_s)
+    header: Header = _new(Header, (kind, call_id, rank, sender, target, left_s, count))
+    return header
 
 
 def decode_message(frames: Sequence[Buffer]) -> tuple[Header, memoryview]:
@@ -164,20 +173,19 @@ def decode_message(frames: Sequence[Buffer]) -> tuple[Header, memoryview]:
     Raises:
         RemoteProtocolError: When the header is none, or counts other buffers.
     """
-    header = decode_header(frames[0])
-    if header.buffer_count != len(frames) - 1:
+    first = frames[0]
+    header = decode_header(first)
+    if header[-1] != len(frames) - 1:
         raise RemoteProtocolError(
             f"the header announces {header.buffer_count} buffers, "
             f"the message has {len(frames) - 1}"
         )
-    return header, memoryview(frames[0])[HEADER_NBYTES:]
+    return header, memoryview(first)[HEADER_NBYTES:]
 
 
-def _remaining_from_wire(remaining_s: float) -> float | None:
+def _remaining_from_wire(remaining_s: float) -> float:
     if remaining_s >= 0.0:
         return min(remaining_s, MAX_REMAINING_S)
-    if remaining_s == _NO_DEADLINE:
-        return None
     raise RemoteProtocolError(
         f"got {remaining_s!r} as the remaining time, "
         f"wanted seconds from 0 on, or {_NO_DEADLINE!r} for no deadline"

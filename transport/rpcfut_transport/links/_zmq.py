@@ -79,6 +79,7 @@ class ZmqLink:
         self._is_closed = False
         self._inbox_lock = threading.Lock()
         self._wake_lock = threading.Lock()
+        self._is_wake_wanted = False
         self._timeout_ms = _FOREVER_MS
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = self._context.socket(zmq.PULL)
@@ -176,10 +177,16 @@ class ZmqLink:
         return None if first == WAKE_FRAME else frames
 
     def wake(self) -> None:
-        """See `Link.wake`."""
-        with self._wake_lock:
-            if not self._waker.closed:
-                self._waker.send(WAKE_FRAME, zmq.NOBLOCK)
+        """See `Link.wake`. Also in a signal handler, so it never waits for the lock."""
+        self._is_wake_wanted = True
+        while self._is_wake_wanted and self._wake_lock.acquire(blocking=False):
+            # Whoever fails to get it leaves the wish to us, who look again.
+            try:
+                self._is_wake_wanted = False
+                if not self._waker.closed:
+                    self._waker.send(WAKE_FRAME, zmq.NOBLOCK)
+            finally:
+                self._wake_lock.release()
 
     def close(self) -> None:
         """See `Link.close`."""

@@ -1,0 +1,414 @@
+"""Who reads the messages of one worker: one thread at a time, and which.
+
+Theory of operation. Handing a message from thread to thread costs more than all the
+rest of a small call, so messages are read by whoever can use them. Reading is a *turn*:
+
+* A thread that waits for an answer takes the turn and reads until the answer is there.
+  On the way it files what is for others, but never runs user code, since it may hold
+  the user's locks (RPC-6): such *work* goes to the crew.
+* Else a thread of the crew has it, and runs what it read itself, without the turn.
+* A waiter that comes while the crew reads has it step aside; one that comes while
+  another waiter reads is given the turn when that one leaves.
+
+So the turn may be free for a moment: between two waits of one thread, and while a
+handler runs. Mostly the same thread comes back at once. If not, a *watchdog* has the
+crew read. It ticks only under traffic. When the crew has no thread left (all of them
+wait inside handlers), the watchdog reads itself: control messages never wait for user
+code.
+
+Messages are filed in the order in which they were read, since who files has the turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+from rpcfut_transport._clock import MonotonicClock
+from rpcfut_transport._errors import ClosedError, TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rpcfut_transport._calls import Work
+
+_now_s = MonotonicClock.now_s  # threads block in real time, whatever a clock says
+
+TICK_S = 0.001
+_FREE_S = 0.0003  # for how long the turn must have been free at a tick
+_QUIET_TICKS = 10  # then the watchdog sleeps until it is woken
+_STAND_IN_S = 0.02
+_FOREVER_S = -1.0
+
+
+class Crew(Protocol):
+    """Threads that run work. Any thread may call it; nothing here blocks."""
+
+    def start_reader(self, read: Callable[[], None]) -> bool:
+        """Have a thread run `read`, which does not count as work; False if none can."""
+        ...
+
+    def enter(self) -> bool:
+        """Count the calling reader as working; False when it must not work now."""
+        ...
+
+    def leave(self) -> Work | None:
+        """Undo `enter`; or, still entered, return work that waited for a thread."""
+        ...
+
+    def submit(self, work: Work) -> None:
+        """Have a thread do some work, soon."""
+        ...
+
+
+class Waiter:
+    """One wait of one thread. Made by the thread that waits.
+
+    Args:
+        wake: Wakes whoever reads the inbox.
+    """
+
+    __slots__ = ("_gate", "_thread", "_wake", "has_turn", "is_done", "is_interrupted")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._thread = threading.get_ident()
+        self.has_turn = False
+        self.is_done = False
+        self.is_interrupted = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<Waiter done={self.is_done} turn={self.has_turn} "
+            f"interrupted={self.is_interrupted}>"
+        )
+
+    def finish(self, *_: object) -> None:
+        """End the wait. Any thread; does not block."""
+        self.is_done = True
+        if not self.has_turn:
+            self.open()
+        elif threading.get_ident() != self._thread:
+            self._wake()
+
+    def interrupt(self) -> None:
+        """End the wait without its being done. Also inside a signal handler."""
+        self.is_interrupted = True
+        self.open()
+        if self.has_turn:
+            self._wake()
+
+    def open(self) -> None:
+        """Let the thread go on from where it blocks."""
+        with suppress(RuntimeError):  # it is open already
+            self._gate.release()
+
+    def block(self, timeout_s: float) -> bool:
+        """Block until somebody opens; False when not in time. Below 0: for ever."""
+        return self._gate.acquire(timeout=timeout_s)
+
+
+class Inbox:
+    """Hands out the turn to read. Any thread.
+
+    Args:
+        name: Name of the worker, for threads.
+        pull: Reads and files one message within so many seconds (None: any time), and
+            returns the work that it brings; raises `ClosedError` at the end.
+        wake: Has a `pull` that runs, or the next one, return.
+        crew: Runs work.
+        on_fault: Told when `pull` fails; from then on it raises `ClosedError`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pull: Callable[[float | None], Work | None],
+        wake: Callable[[], None],
+        crew: Crew,
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self._name = name
+        self._pull = pull
+        self._wake = wake
+        self._crew = crew
+        self._on_fault = on_fault
+        self._lock = threading.Lock()
+        self._crews = Waiter(wake)  # stands for threads of the crew, and the watchdog
+        self._holder: Waiter | None = None
+        self._holder_thread = 0
+        self._waiters: list[Waiter] = []
+        self._freed_s = 0.0
+        self._takes = 0
+        self._is_closed = False
+        self._watchdog: threading.Thread | None = None
+        self._is_ticking = False
+        self._tick_gate = threading.Lock()
+        self._tick_gate.acquire()
+
+    def __repr__(self) -> str:
+        who = "a waiter" if self._holder is not None else "nobody"
+        who = "the crew" if self._holder is self._crews else who
+        return f"<Inbox {self._name!r} read by {who}, {len(self._waiters)} more wait>"
+
+    def start(self) -> None:
+        """Have the crew read."""
+        if not self._crew.start_reader(self._serve):
+            self._note_free()
+
+    def close(self, timeout_s: float) -> bool:
+        """Wait until nobody reads any more, after `pull` began to raise.
+
+        A thread that reads and closes, in one, is not waited for.
+
+        Returns:
+            False when somebody still reads.
+        """
+        self._is_closed = True
+        self._wake()
+        with suppress(RuntimeError):
+            self._tick_gate.release()
+        me = threading.get_ident()
+        until_s = _now_s() + timeout_s
+        pause = threading.Event()  # never set
+        left_s = timeout_s
+        while self._holder is not None and self._holder_thread != me and left_s > 0:
+            pause.wait(min(TICK_S, left_s))
+            left_s = until_s - _now_s()
+        return self._holder is None or self._holder_thread == me
+
+    # ---- waiting --------------------------------------------------------------------
+
+    def waiter(self) -> Waiter:
+        """Make a waiter of the calling thread, for `wait`."""
+        return Waiter(self._wake)
+
+    def wait(self, waiter: Waiter, timeout_s: float | None) -> None:
+        """Read until the waiter is done or interrupted, or time is up.
+
+        The waiter's thread. It blocks without the GIL.
+        """
+        until_s = None if timeout_s is None else _now_s() + timeout_s
+        with self._lock:
+            must_wake = self._holder is self._crews
+            if self._holder is None and not self._is_closed:
+                self._take_locked(waiter)
+            else:
+                self._waiters.append(waiter)
+        try:
+            if waiter.has_turn:
+                self._read_until_done(waiter, until_s)
+            elif must_wake:
+                self._wake()
+            while not (waiter.is_done or waiter.is_interrupted):
+                if not waiter.block(self._left_s(until_s)):
+                    return
+                if waiter.has_turn:
+                    self._read_until_done(waiter, until_s)
+        finally:
+            self._give_up(waiter)
+
+    def _give_up(self, waiter: Waiter) -> None:
+        """End a wait that was not given the turn, or not left it."""
+        if waiter.has_turn:
+            self._pass_on(waiter)
+        elif waiter in self._waiters:
+            with self._lock:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+            if waiter.has_turn:  # it was given the turn meanwhile
+                self._pass_on(waiter)
+
+    def _read_until_done(self, waiter: Waiter, until_s: float | None) -> None:
+        pull = self._pull
+        left_s: float | None = None
+        try:
+            while not (waiter.is_done or waiter.is_interrupted):
+                if until_s is not None:
+                    left_s = until_s - _now_s()
+                    if left_s <= 0:
+                        break
+                work = pull(left_s)
+                if work is not None:
+                    self._crew.submit(work)
+        except ClosedError:
+            pass  # who closes ends what the waiter waits for
+        except TransportError as error:
+            self._on_fault(error)
+        finally:
+            self._pass_on(waiter)
+
+    def _left_s(self, until_s: float | None) -> float:
+        if until_s is None:
+            return _FOREVER_S
+        return min(max(until_s - _now_s(), 0.0), threading.TIMEOUT_MAX)
+
+    # ---- the turn -------------------------------------------------------------------
+
+    def _take_locked(self, taker: Waiter) -> None:
+        self._holder = taker
+        self._takes += 1
+        taker.has_turn = True
+        self._holder_thread = threading.get_ident()
+
+    def _take_for_crew(self) -> bool:
+        with self._lock:
+            if self._holder is not None or self._is_closed:
+                return False
+            self._take_locked(self._crews)
+            return True
+
+    def _pass_on(self, holder: Waiter) -> None:
+        """Give the turn to the next waiter; without one it is free."""
+        with self._lock:
+            if self._holder is not holder:
+                return
+            if holder is not self._crews:
+                holder.has_turn = False
+            following = None
+            while self._waiters and not self._is_closed:
+                candidate = self._waiters.pop(0)
+                if not candidate.is_done:
+                    following = candidate
+                    self._take_locked(candidate)
+                    self._holder_thread = candidate._thread  # noqa: SLF001 - its owner
+                    break
+            else:
+                self._holder = None
+        if following is not None:
+            following.open()
+        else:
+            self._note_free()
+
+    def _note_free(self) -> None:
+        self._freed_s = _now_s()
+        if not self._is_ticking and not self._is_closed:
+            self._start_ticking()
+
+    # ---- the crew -------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Read, and run what was read, until somebody else reads. Crew thread."""
+        crew = self._crew
+        while self._take_for_crew():
+            work = None
+            try:
+                work = self._read_work()
+            except ClosedError:
+                return
+            except BaseException as error:  # noqa: BLE001 - handed on
+                self._on_fault(error)
+                return
+            finally:
+                self._pass_on(self._crews)
+            if work is None:
+                return  # a waiter came
+            while work is not None:
+                work()
+                work = crew.leave()
+
+    def _read_work(self) -> Work | None:
+        """Read until there is work for this thread, or a waiter wants the turn."""
+        pull, crew = self._pull, self._crew
+        while not self._waiters:
+            work = pull(None)
+            if work is not None:
+                if crew.enter():
+                    return work
+                crew.submit(work)
+        return None
+
+    # ---- the watchdog ---------------------------------------------------------------
+
+    def _start_ticking(self) -> None:
+        with self._lock:
+            if self._is_ticking or self._is_closed:
+                return
+            self._is_ticking = True
+            if self._watchdog is None:
+                self._watchdog = threading.Thread(
+                    target=self._watch,
+                    name=f"rpcfut-watchdog-{self._name}",
+                    daemon=True,
+                )
+                self._watchdog.start()
+        with suppress(RuntimeError):
+            self._tick_gate.release()
+
+    def _watch(self) -> None:
+        """Have somebody read whenever the turn was free for a moment."""
+        quiet, takes = 0, -1
+        self._tick_gate.acquire()
+        while not self._is_closed:
+            self._tick_gate.acquire(timeout=TICK_S)
+            with self._lock:
+                is_held = self._holder is not None
+                is_quiet = is_held and takes == self._takes
+                takes = self._takes
+                quiet = quiet + 1 if is_quiet else 0
+                if quiet >= _QUIET_TICKS:
+                    self._is_ticking = False
+            if quiet >= _QUIET_TICKS:
+                quiet = 0
+                self._tick_gate.acquire()
+            elif not is_held and _now_s() - self._freed_s >= _FREE_S:
+                self._have_read()
+
+    def _have_read(self) -> None:
+        if self._crew.start_reader(self._serve):
+            self._freed_s = _now_s()  # it needs a moment to come
+            return
+        # Until the crew has a thread again, or a waiter wants the turn.
+        if not self._take_for_crew():
+            return
+        try:
+            while not self._waiters and not self._is_closed:
+                work = self._pull(_STAND_IN_S)
+                if work is not None:
+                    self._crew.submit(work)
+                elif self._crew.start_reader(self._serve):
+                    break
+        except ClosedError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - handed on
+            self._on_fault(error)
+        finally:
+            self._pass_on(self._crews)
+
+
+class Threads:
+    """A crew without a pool: a thread for each reader and each piece of work.
+
+    Args:
+        name: Name of the worker, for the threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"<Threads of {self._name!r}>"
+
+    def start_reader(self, read: Callable[[], None]) -> bool:
+        """See `Crew.start_reader`."""
+        self._start(read, "reader")
+        return True
+
+    def enter(self) -> bool:
+        """See `Crew.enter`; reading goes on."""
+        return False
+
+    def leave(self) -> Work | None:
+        """See `Crew.leave`."""
+        return None
+
+    def submit(self, work: Work) -> None:
+        """See `Crew.submit`."""
+        self._start(work, "work")
+
+    def _start(self, work: Work, what: str) -> None:
+        name = f"rpcfut-{what}-{self._name}"
+        threading.Thread(target=work, name=name, daemon=True).start()
