@@ -79,7 +79,7 @@ def _pack(value: object) -> Encoded | None:
 
 def decode_plain(body: memoryview) -> object:
     """Decode a body as `decode` would, if it is one plain value; else `NOT_PLAIN`."""
-    if body == b"\xc0":
+    if body.nbytes == 1 and body[0] == 0xC0:
         return None
     value = _unpack(body)
     return value if type(value) in _PLAIN else NOT_PLAIN

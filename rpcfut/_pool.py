@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 from rpcfut._errors import PoolExhaustedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
 _log = logging.getLogger("rpcfut.pool")
@@ -83,6 +83,7 @@ class ThreadPool:
         self._blocked = 0
         self._numbers = itertools.count(1)
         self._taken = 0
+        self._relieved = -1
         self._is_supervised = False
         self._is_closed = False
 
@@ -182,6 +183,34 @@ class ThreadPool:
                 return self._tasks.popleft()
             self._threads -= 1
             return None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether tasks wait for a thread."""
+        return bool(self._tasks)
+
+    def put_off(self, tasks: Sequence[Callable[[], None]]) -> None:
+        """Queue tasks for threads that work now; `relieve` sees that others help."""
+        with self._lock:
+            self._tasks.extend(tasks)
+
+    def relieve(self) -> None:
+        """Have another thread help, if tasks wait and none was taken since."""
+        if not self._tasks:
+            return
+        start = False
+        with self._lock:
+            is_stuck, self._relieved = self._taken == self._relieved, self._taken
+            if is_stuck and self._tasks:
+                if self._idle:
+                    worker = self._idle.pop()
+                    worker.task = self._tasks.popleft()
+                    self._taken += 1
+                    worker.wake.release()
+                else:
+                    start = self._may_start_locked()
+        if start:
+            self._start_thread()
 
     @contextmanager
     def blocking(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -112,7 +113,7 @@ class Reply(CallInfo, Generic[T]):
         self._limit = limit
         self._side = side
         self._told: tuple[str, float] | None = None  # where the call was, and when
-        self._askers: list[threading.Event] | None = None  # wait to be told
+        self._askers: deque[threading.Event] = deque()  # wait to be told
         self.is_sent = False
         self.call_id = 0  # until it is opened
         self._future: Future[T] | None = Future()
@@ -135,9 +136,8 @@ class Reply(CallInfo, Generic[T]):
     def on_told(self, text: str) -> None:
         """Keep what the callee says of where the call is, for `explain`."""
         self._told = text, now_s()
-        askers, self._askers = self._askers, None
-        for asker in askers or ():
-            asker.set()
+        while self._askers:
+            self._askers.popleft().set()
 
     def on_slow(self) -> None:
         """Log that the call takes long; on the pool, since the callee is asked."""
@@ -155,7 +155,7 @@ class Reply(CallInfo, Generic[T]):
         if not self.is_sent:
             return "it was not sent: a device has to copy its arguments first"
         news = threading.Event()
-        self._askers = [*(self._askers or ()), news]
+        self._askers.append(news)
         if not self._side.endpoint.ask(self.call_id):
             return "it has just ended"
         if patience_s > 0 and news.wait(patience_s) and self._told is not None:

@@ -14,6 +14,7 @@ import random
 import threading
 import weakref
 from concurrent.futures import CancelledError
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,10 +22,11 @@ import torch
 
 import rpcfut
 from rpcfut import Future, RpcTimeoutError, current_call
-from rpcfut._call_info import CallInfo
 from rpcfut._callbacks import isolated_runtime
-from rpcfut._reply import Reply
+from rpcfut._placement import Placement
+from rpcfut._reply import Limit, Reply, Side
 from rpcfut._serving import ServedCall, Stage
+from rpcfut._workers import WorkerInfo
 from rpcfut.testing import local_cluster
 from rpcfut_transport import ManualClock
 from tests.support.threads import wait_until
@@ -83,7 +85,7 @@ class Pair:
             self.alice._endpoint.pending_count == 0
             and self.unconfirmed == 0
             and len(self.bob._dispatcher.served) == 0
-            and self.bob._serving == 0
+            and not self.bob._serving
         )
 
 
@@ -498,14 +500,21 @@ def test_explain_says_that_it_runs_there(pair: Pair) -> None:
 
 def test_all_who_ask_at_once_are_told() -> None:
     """One word of the callee is for all of them."""
-    about = CallInfo(worker="alice", to="bob", function="f", site="x.py:1")
-    reply: Reply[int] = Reply(about, "1 s", lambda device: device)
-    reply.is_sent = True
     asked = threading.Barrier(3)
+    endpoint: Any = SimpleNamespace(
+        inbox=None,
+        ask=lambda _: asked.wait(PATIENCE_S) >= 0,
+        abandon_call=lambda _: True,
+    )
+    side = Side("alice", endpoint, Placement("alice", "error", {}))
+    site = (test_all_who_ask_at_once_are_told.__code__, 0)
+    reply: Reply[int] = Reply(side, WorkerInfo("bob", 1), "f", site, Limit(1.0))
+    future = reply.begin()
+    reply.is_sent = True
     said: list[str] = []
 
     def ask() -> None:
-        said.append(reply.ask(lambda: asked.wait(PATIENCE_S) >= 0, PATIENCE_S))
+        said.append(reply.ask(PATIENCE_S))
 
     threads = [threading.Thread(target=ask) for _ in range(2)]
     for thread in threads:
@@ -515,7 +524,7 @@ def test_all_who_ask_at_once_are_told() -> None:
     for thread in threads:
         thread.join(PATIENCE_S / 2)
     assert said == ["there it is running"] * 2
-    reply.future.cancel()
+    future.cancel()
 
 
 def test_explain_says_that_it_queues_there(pair: Pair) -> None:

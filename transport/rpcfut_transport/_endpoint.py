@@ -16,7 +16,7 @@ import logging
 import math
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from rpcfut_transport._calls import CallKey, Counters, Handler, IncomingCall, ReplySink
 from rpcfut_transport._errors import (
@@ -32,7 +32,13 @@ from rpcfut_transport._ledger import Due, Ledger
 from rpcfut_transport._liveness import PidWatch
 from rpcfut_transport._sender import Sender
 from rpcfut_transport._session import PeerState
-from rpcfut_transport._wire import Header, Kind, decode_message
+from rpcfut_transport._wire import (
+    MAX_REMAINING_S,
+    Header,
+    Kind,
+    decode_message,
+    split_batch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,6 +55,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _JOIN_TIMEOUT_S = 5.0
+_DEEP = 16  # more open calls than these, and their callees have enough to do
 _COARSE_S = 0.05  # longer sleeps are rounded down, so that most are alike
 _MAX_TOLD_NBYTES = 2000
 _NOTICES = frozenset({Kind.READY, Kind.GOODBYE})
@@ -79,7 +86,7 @@ class Endpoint:
         self._link = link
         self._clock = clock
         self._handler = handler
-        self._sender = Sender(record, link)
+        self._crew = crew if crew is not None else Threads(record.name)
         self._watch = PidWatch()
         self._ledger = Ledger(record.name)
         # Peers come and go one at a time, so that the way to a new incarnation is not
@@ -89,9 +96,11 @@ class Endpoint:
             record.name,
             self._pull,
             link.wake,
-            crew if crew is not None else Threads(record.name),
+            self._crew,
             self._stop,
+            self._flush,
         )
+        self._sender = Sender(record, link, self.inbox.tick)
 
     @property
     def record(self) -> PeerRecord:
@@ -185,9 +194,19 @@ class Endpoint:
         call_id, incarnation, must_wake = self._ledger.open_call(
             rank, self._clock.now_s(), timeout_s, sink, is_sent=True
         )
+        remaining_s = timeout_s
+        if remaining_s is not None and remaining_s > MAX_REMAINING_S:
+            remaining_s = None if remaining_s == math.inf else MAX_REMAINING_S
         try:
             self._sender.send(
-                rank, Kind.CALL, call_id, incarnation, timeout_s, body, buffers
+                rank,
+                Kind.CALL,
+                call_id,
+                incarnation,
+                remaining_s,
+                body,
+                buffers,
+                may_hold=self._ledger.pending_count > _DEEP,
             )
         except BaseException:
             self._ledger.mark_unsent(call_id)
@@ -289,7 +308,13 @@ class Endpoint:
             return False
         kind = Kind.ERROR if is_error else Kind.RESULT
         return self._sender.send_or_log(
-            call.sender_rank, kind, call.call_id, call.sender_incarnation, body, buffers
+            call.sender_rank,
+            kind,
+            call.call_id,
+            call.sender_incarnation,
+            body,
+            buffers,
+            may_hold=self._crew.has_more,
         )
 
     def send_notice(self, rank: int, kind: Kind) -> bool:
@@ -321,12 +346,19 @@ class Endpoint:
         """
         sinks = self._ledger.close()
         self._fail(sinks, self._ledger.closed_error())
+        self._flush()
         self.inbox.close(_JOIN_TIMEOUT_S)
         self._watch.close()
         self._link.close()
 
-    def _pull(self, timeout_s: float | None) -> Work | None:
+    def _flush(self) -> None:
+        if self._sender.has_held:
+            self._sender.flush()
+
+    def _pull(self, timeout_s: float | None) -> Sequence[Work]:
         """Read and file one message; see `Inbox`."""
+        if self._sender.has_held:
+            self._sender.flush()
         ledger = self._ledger
         now_s = self._clock.now_s()
         if now_s >= ledger.due_at_s:
@@ -334,6 +366,7 @@ class Endpoint:
             if due is None:
                 raise self._ledger.closed_error()
             self._do(due)
+            return ()  # what this thread waits for may have ended
         sleep_s = ledger.begin_sleep(now_s)
         if sleep_s > _COARSE_S:
             sleep_s = math.ldexp(0.5, math.frexp(sleep_s)[1])
@@ -343,7 +376,10 @@ class Endpoint:
             frames = self._link.receive(max(sleep_s, 0.0))
         finally:
             ledger.end_sleep()
-        return None if frames is None else self._on_message(frames)
+        if frames is None:
+            return ()
+        work = self._on_message(frames)
+        return () if work is None else work if type(work) is list else (work,)
 
     def _stop(self, error: BaseException) -> None:
         """Fail all calls because the inbox cannot be read any more."""
@@ -361,13 +397,37 @@ class Endpoint:
         for sink in due.slow:
             self._tell(sink.on_slow)
 
-    def _on_message(self, frames: list[bytes | memoryview]) -> Work | None:
+    def _on_batch(self, body: memoryview) -> list[Work]:
+        works: list[Work] = []
+        try:
+            messages = split_batch(body)
+        except RemoteProtocolError as error:
+            self._ledger.count_malformed()
+            _log.debug("%s drops a batch: %s", self._record.name, error)
+            return works
+        for message in messages:
+            work = self._on_message([message], is_inner=True)
+            if work is not None:
+                works.append(work)
+        return works
+
+    def _on_message(
+        self, frames: list[bytes | memoryview], *, is_inner: bool = False
+    ) -> Any:
+        """File one message; returns work, or a list of it, or None."""
         try:
             header, body = decode_message(frames)
         except RemoteProtocolError as error:
             self._ledger.count_malformed()
             _log.debug("%s drops a message: %s", self._record.name, error)
             return None
+        if header.kind is Kind.BATCH and not is_inner:
+            return self._on_batch(body)
+        return self._on_single(header, body, frames)
+
+    def _on_single(
+        self, header: Header, body: memoryview, frames: list[bytes | memoryview]
+    ) -> Work | None:
         kind, call_id, rank, incarnation, target, remaining_s, _ = header
         if target != self._record.incarnation:
             self._drop(header)

@@ -29,7 +29,7 @@ from rpcfut_transport._clock import MonotonicClock
 from rpcfut_transport._errors import ClosedError, TransportError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rpcfut_transport._calls import Work
 
@@ -59,6 +59,19 @@ class Crew(Protocol):
 
     def submit(self, work: Work) -> None:
         """Have a thread do some work, soon."""
+        ...
+
+    def put_off(self, works: Sequence[Work]) -> None:
+        """Have work done by whoever works now, or by others after a `relieve`."""
+        ...
+
+    def relieve(self) -> None:
+        """Have another thread do what was put off, if nobody came to it lately."""
+        ...
+
+    @property
+    def has_more(self) -> bool:
+        """Whether work waits, so that whoever works now goes on with it."""
         ...
 
 
@@ -120,22 +133,25 @@ class Inbox:
             returns the work that it brings; raises `ClosedError` at the end.
         wake: Has a `pull` that runs, or the next one, return.
         crew: Runs work.
+        flush: Sends what is held back.
         on_fault: Told when `pull` fails; from then on it raises `ClosedError`.
     """
 
     def __init__(
         self,
         name: str,
-        pull: Callable[[float | None], Work | None],
+        pull: Callable[[float | None], Sequence[Work]],
         wake: Callable[[], None],
         crew: Crew,
         on_fault: Callable[[BaseException], None],
+        flush: Callable[[], None],
     ) -> None:
         self._name = name
         self._pull = pull
         self._wake = wake
         self._crew = crew
         self._on_fault = on_fault
+        self._flush = flush
         self._lock = threading.Lock()
         self._crews = Waiter(wake)  # stands for threads of the crew, and the watchdog
         self._holder: Waiter | None = None
@@ -178,6 +194,9 @@ class Inbox:
         while self._holder is not None and self._holder_thread != me and left_s > 0:
             pause.wait(min(TICK_S, left_s))
             left_s = until_s - _now_s()
+        watchdog = self._watchdog
+        if watchdog is not None and watchdog is not threading.current_thread():
+            watchdog.join(max(left_s, 0.0))
         return self._holder is None or self._holder_thread == me
 
     # ---- waiting --------------------------------------------------------------------
@@ -192,6 +211,7 @@ class Inbox:
         The waiter's thread. It blocks without the GIL.
         """
         until_s = None if timeout_s is None else _now_s() + timeout_s
+        self._flush()
         with self._lock:
             must_wake = self._holder is self._crews
             if self._holder is None and not self._is_closed:
@@ -231,9 +251,9 @@ class Inbox:
                     left_s = until_s - _now_s()
                     if left_s <= 0:
                         break
-                work = pull(left_s)
-                if work is not None:
-                    self._crew.submit(work)
+                works = pull(left_s)
+                if works:
+                    self._submit(works)
         except ClosedError:
             pass  # who closes ends what the waiter waits for
         except TransportError as error:
@@ -309,19 +329,32 @@ class Inbox:
             while work is not None:
                 work()
                 work = crew.leave()
+            self._flush()
 
     def _read_work(self) -> Work | None:
         """Read until there is work for this thread, or a waiter wants the turn."""
         pull, crew = self._pull, self._crew
         while not self._waiters:
-            work = pull(None)
-            if work is not None:
+            works = pull(None)
+            if works:
                 if crew.enter():
-                    return work
-                crew.submit(work)
+                    if len(works) > 1:
+                        crew.put_off(works[1:])
+                    return works[0]
+                self._submit(works)
         return None
 
+    def _submit(self, works: Sequence[Work]) -> None:
+        self._crew.submit(works[0])
+        if len(works) > 1:
+            self._crew.put_off(works[1:])
+
     # ---- the watchdog ---------------------------------------------------------------
+
+    def tick(self) -> None:
+        """See to it that the watchdog ticks; it flushes, too."""
+        if not self._is_ticking:
+            self._start_ticking()
 
     def _start_ticking(self) -> None:
         with self._lock:
@@ -344,6 +377,8 @@ class Inbox:
         self._tick_gate.acquire()
         while not self._is_closed:
             self._tick_gate.acquire(timeout=TICK_S)
+            self._flush()
+            self._crew.relieve()
             with self._lock:
                 is_held = self._holder is not None
                 is_quiet = is_held and takes == self._takes
@@ -366,9 +401,9 @@ class Inbox:
             return
         try:
             while not self._waiters and not self._is_closed:
-                work = self._pull(_STAND_IN_S)
-                if work is not None:
-                    self._crew.submit(work)
+                works = self._pull(_STAND_IN_S)
+                if works:
+                    self._submit(works)
                 elif self._crew.start_reader(self._serve):
                     break
         except ClosedError:
@@ -408,6 +443,19 @@ class Threads:
     def submit(self, work: Work) -> None:
         """See `Crew.submit`."""
         self._start(work, "work")
+
+    def put_off(self, works: Sequence[Work]) -> None:
+        """See `Crew.put_off`; nothing is."""
+        for work in works:
+            self.submit(work)
+
+    def relieve(self) -> None:
+        """See `Crew.relieve`."""
+
+    @property
+    def has_more(self) -> bool:
+        """See `Crew.has_more`."""
+        return False
 
     def _start(self, work: Work, what: str) -> None:
         name = f"rpcfut-{what}-{self._name}"

@@ -86,8 +86,7 @@ class Ledger:
     @property
     def pending_count(self) -> int:
         """How many calls are open."""
-        with self._lock:
-            return self._session.pending_count
+        return self._session.pending_count
 
     @property
     def counters(self) -> Counters:

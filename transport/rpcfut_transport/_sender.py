@@ -1,23 +1,49 @@
-"""How one worker's messages leave: a header, a body and buffers to one peer."""
+"""How one worker's messages leave, and how many small ones share a frame.
+
+Theory of operation. A message costs more to hand over than to make, so under load small
+ones are *held*: they leave together, as one BATCH, when somebody says `flush`, when
+they are many, or before the next message to that peer which is not held. So the order
+of messages to a peer is that of the calls to `send`.
+
+Whoever has a message held answers for a flush soon: a caller whose peer has much to do
+anyway (the reader flushes whenever news came, and each wait does), and a thread that
+will answer the next call at once (and flushes after the last). The inbox's watchdog
+flushes after a moment in any case.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 from rpcfut_transport._errors import ClosedError, LinkError, UnknownPeer
-from rpcfut_transport._wire import encode_header
+from rpcfut_transport._wire import Kind, encode_batch, encode_header
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rpcfut_transport._buffers import Buffer
     from rpcfut_transport._calls import CallKey
     from rpcfut_transport._peers import PeerRecord
-    from rpcfut_transport._wire import Kind
     from rpcfut_transport.links._link import Link
 
 _log = logging.getLogger(__name__)
+
+_SMALL_NBYTES = 1024  # a larger message is never held
+_MAX_HELD = 32
+_MAX_HELD_NBYTES = 8 * 1024
+
+
+class _Outbox:
+    """What is held for one peer; `lock` also keeps the order of what is sent."""
+
+    __slots__ = ("held", "lock", "nbytes")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.held: list[bytes] = []
+        self.nbytes = 0
 
 
 class Sender:
@@ -26,14 +52,21 @@ class Sender:
     Args:
         record: Who sends them.
         link: How they travel.
+        on_held: Called when a message is held; must see to a `flush` soon.
     """
 
-    def __init__(self, record: PeerRecord, link: Link) -> None:
+    def __init__(
+        self, record: PeerRecord, link: Link, on_held: Callable[[], None]
+    ) -> None:
         self._record = record
         self._link = link
+        self._on_held = on_held
+        self._outboxes: dict[int, _Outbox] = {}
+        self.has_held = False  # whether a flush has something to do
 
     def __repr__(self) -> str:
-        return f"<Sender of {self._record.name!r}>"
+        held = sum(len(box.held) for box in self._outboxes.copy().values())
+        return f"<Sender of {self._record.name!r}: {held} messages held>"
 
     def send(  # noqa: PLR0913, PLR0917 - the fields of a header; no object for each
         self,
@@ -44,6 +77,8 @@ class Sender:
         remaining_s: float | None = None,
         body: Buffer = b"",
         buffers: Sequence[Buffer] = (),
+        *,
+        may_hold: bool = False,
     ) -> bool:
         """Send a message.
 
@@ -55,6 +90,7 @@ class Sender:
             remaining_s: Seconds that are left for the call; None for no deadline.
             body: What follows the header.
             buffers: The further frames.
+            may_hold: Whether it may be held, if it is small.
 
         Returns:
             False when the peer was lost or we were closed; that ends its calls.
@@ -64,24 +100,61 @@ class Sender:
             LinkError: When the operating system refuses.
         """
         me = self._record
+        count = len(buffers)
         header = encode_header(
-            (
-                kind,
-                call_id,
-                me.rank,
-                me.incarnation,
-                target,
-                remaining_s,
-                len(buffers),
-            )
+            (kind, call_id, me.rank, me.incarnation, target, remaining_s, count)
         )
+        message = b"".join((header, body))
+        outbox = self._outboxes.get(rank)
+        if outbox is None:
+            outbox = self._outboxes.setdefault(rank, _Outbox())
+        is_small = not count and len(message) <= _SMALL_NBYTES
         try:
-            self._link.send(rank, (b"".join((header, body)), *buffers))
+            with outbox.lock:
+                held = outbox.held
+                if is_small and (may_hold or held):
+                    held.append(message)
+                    outbox.nbytes += len(message)
+                    if not may_hold or (
+                        len(held) >= _MAX_HELD or outbox.nbytes >= _MAX_HELD_NBYTES
+                    ):
+                        self._flush_locked(rank, outbox)
+                        return True
+                else:
+                    if held:
+                        self._flush_locked(rank, outbox)
+                    self._link.send(rank, (message, *buffers))
+                    return True
         except (UnknownPeer, ClosedError):
             return False
+        self.has_held = True
+        self._on_held()
         return True
 
-    def send_or_log(
+    def flush(self) -> None:
+        """Send all that is held. What the system refuses is logged."""
+        self.has_held = False
+        for rank, outbox in list(self._outboxes.items()):
+            if not outbox.held:
+                continue
+            try:
+                with outbox.lock:
+                    self._flush_locked(rank, outbox)
+            except (UnknownPeer, ClosedError):
+                pass  # that ends their calls
+            except LinkError as error:
+                _log.debug("%s cannot send: %s", self._record.name, error)
+
+    def _flush_locked(self, rank: int, outbox: _Outbox) -> None:
+        held, outbox.held, outbox.nbytes = outbox.held, [], 0
+        if len(held) == 1:
+            self._link.send(rank, held)
+        elif held:
+            me = self._record
+            header = encode_header((Kind.BATCH, 0, me.rank, me.incarnation, 0, None, 0))
+            self._link.send(rank, (encode_batch(header, held),))
+
+    def send_or_log(  # noqa: PLR0913 - as `send`
         self,
         rank: int,
         kind: Kind,
@@ -89,10 +162,14 @@ class Sender:
         target: int,
         body: Buffer = b"",
         buffers: Sequence[Buffer] = (),
+        *,
+        may_hold: bool = False,
     ) -> bool:
         """As `send`, for what nobody waits for: what the system refuses is logged."""
         try:
-            return self.send(rank, kind, call_id, target, None, body, buffers)
+            return self.send(
+                rank, kind, call_id, target, None, body, buffers, may_hold=may_hold
+            )
         except LinkError as error:
             _log.debug(
                 "%s cannot send %s of call %s to rank %s: %s",

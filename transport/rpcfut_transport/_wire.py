@@ -13,6 +13,9 @@ on its own, whatever the body is (RPC-3)::
 Little-endian. ``remaining`` is the time that is left for the call, in seconds; -1
 stands for no deadline. It is not a point in time, because clocks of two hosts differ.
 
+The body of a BATCH is a sequence of whole messages of one frame each, none of them a
+BATCH, and each behind its length as u32.
+
 The header is a tuple, not a dataclass: one is made for every message, and a frozen
 dataclass of seven fields takes several times as long to make.
 """
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 _MAGIC = b"RF"
 _VERSION = 1
 _LAYOUT = struct.Struct("<2sBBIQQQdI")
+_LENGTH = struct.Struct("<I")
 _NO_DEADLINE = -1.0
 _pack = _LAYOUT.pack
 _unpack_from = _LAYOUT.unpack_from
@@ -56,6 +60,7 @@ class Kind(IntEnum):
     WAKE = 7  # a link to itself; never leaves the process
     ASK = 8  # where is this call of mine?
     TELL = 9  # there; the body says it in words
+    BATCH = 11  # the body holds small messages, each behind its length
 
 
 class Header(NamedTuple):
@@ -181,6 +186,37 @@ def decode_message(frames: Sequence[Buffer]) -> tuple[Header, memoryview]:
             f"the message has {len(frames) - 1}"
         )
     return header, memoryview(first)[HEADER_NBYTES:]
+
+
+def encode_batch(header: bytes, messages: Sequence[bytes]) -> bytes:
+    """Write messages of one frame each as one; the header says BATCH."""
+    parts = [header]
+    for message in messages:
+        parts.append(_LENGTH.pack(len(message)))
+        parts.append(message)
+    return b"".join(parts)
+
+
+def split_batch(body: memoryview) -> list[memoryview]:
+    """Find the messages in the body of a BATCH; copies nothing.
+
+    Raises:
+        RemoteProtocolError: When the lengths do not add up.
+    """
+    messages: list[memoryview] = []
+    start, end = 0, len(body)
+    while start < end:
+        if end - start < _LENGTH.size:
+            raise RemoteProtocolError(f"a batch ends with {end - start} bytes too many")
+        (nbytes,) = _LENGTH.unpack_from(body, start)
+        start += _LENGTH.size
+        if nbytes > end - start:
+            raise RemoteProtocolError(
+                f"a message of {nbytes} bytes in a batch with {end - start} left"
+            )
+        messages.append(body[start : start + nbytes])
+        start += nbytes
+    return messages
 
 
 def _remaining_from_wire(remaining_s: float) -> float:
