@@ -10,6 +10,7 @@ from rpcfut_transport._calls import Work as Work
 from rpcfut_transport._clock import Clock as Clock
 from rpcfut_transport._clock import ManualClock as ManualClock
 from rpcfut_transport._clock import MonotonicClock as MonotonicClock
+from rpcfut_transport._crew import Crew as Crew
 from rpcfut_transport._endpoint import Endpoint as Endpoint
 from rpcfut_transport._errors import ClosedError as ClosedError
 from rpcfut_transport._errors import LinkError as LinkError
@@ -18,7 +19,6 @@ from rpcfut_transport._errors import PeerLost as PeerLost
 from rpcfut_transport._errors import RemoteProtocolError as RemoteProtocolError
 from rpcfut_transport._errors import TransportError as TransportError
 from rpcfut_transport._errors import UnknownPeer as UnknownPeer
-from rpcfut_transport._inbox import Crew as Crew
 from rpcfut_transport._inbox import Inbox as Inbox
 from rpcfut_transport._inbox import Waiter as Waiter
 from rpcfut_transport._peers import PeerRecord as PeerRecord

@@ -5,9 +5,6 @@ files them, and ends calls whose time is over; the inbox says which thread. The 
 decides, under its lock; links, sinks and handlers are called here, with no lock held.
 The reader sleeps until the earliest deadline that it knew; whoever opens a call that
 ends earlier wakes it.
-
-A message counts only if it is meant for this incarnation and comes from a living peer
-in its present one; else it is counted and dropped (RPC-5, RPC-7).
 """
 
 from __future__ import annotations
@@ -16,48 +13,43 @@ import logging
 import math
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 from rpcfut_transport._calls import CallKey, Counters, Handler, IncomingCall, ReplySink
+from rpcfut_transport._crew import Threads
 from rpcfut_transport._errors import (
     ClosedError,
     LocalProtocolError,
     PeerLost,
-    RemoteProtocolError,
     TransportError,
     UnknownPeer,
 )
-from rpcfut_transport._inbox import Inbox, Threads
-from rpcfut_transport._ledger import Due, Ledger
+from rpcfut_transport._filing import Filing
+from rpcfut_transport._inbox import Inbox
+from rpcfut_transport._ledger import Ledger
 from rpcfut_transport._liveness import PidWatch
+from rpcfut_transport._reader import Reader
 from rpcfut_transport._sender import Sender
 from rpcfut_transport._session import PeerState
 from rpcfut_transport._wire import (
     MAX_REMAINING_S,
-    Header,
     Kind,
-    decode_message,
-    split_batch,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from rpcfut_transport._buffers import Buffer
     from rpcfut_transport._calls import Work
     from rpcfut_transport._clock import Clock
-    from rpcfut_transport._inbox import Crew
+    from rpcfut_transport._crew import Crew
     from rpcfut_transport._peers import PeerRecord
     from rpcfut_transport.links._link import Link
 
 _log = logging.getLogger(__name__)
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 _JOIN_TIMEOUT_S = 5.0
 _DEEP = 16  # more open calls than these, and their callees have enough to do
-_COARSE_S = 0.05  # longer sleeps are rounded down, so that most are alike
-_MAX_TOLD_NBYTES = 2000
 _NOTICES = frozenset({Kind.READY, Kind.GOODBYE})
 
 
@@ -101,6 +93,10 @@ class Endpoint:
             self._flush,
         )
         self._sender = Sender(record, link, self.inbox.tick)
+        self._filing = Filing(
+            record, clock, self._ledger, self._sender, handler, self._on_goodbye
+        )
+        self._reader = Reader(link, clock, self._ledger, self._sender, self._filing)
 
     @property
     def record(self) -> PeerRecord:
@@ -356,30 +352,7 @@ class Endpoint:
             self._sender.flush()
 
     def _pull(self, timeout_s: float | None) -> Sequence[Work]:
-        """Read and file one message; see `Inbox`."""
-        if self._sender.has_held:
-            self._sender.flush()
-        ledger = self._ledger
-        now_s = self._clock.now_s()
-        if now_s >= ledger.due_at_s:
-            due = ledger.take_due(now_s)
-            if due is None:
-                raise self._ledger.closed_error()
-            self._do(due)
-            return ()  # what this thread waits for may have ended
-        sleep_s = ledger.begin_sleep(now_s)
-        if sleep_s > _COARSE_S:
-            sleep_s = math.ldexp(0.5, math.frexp(sleep_s)[1])
-        if timeout_s is not None and timeout_s < sleep_s:
-            sleep_s = timeout_s
-        try:
-            frames = self._link.receive(max(sleep_s, 0.0))
-        finally:
-            ledger.end_sleep()
-        if frames is None:
-            return ()
-        work = self._on_message(frames)
-        return () if work is None else work if type(work) is list else (work,)
+        return self._reader.pull(timeout_s)
 
     def _stop(self, error: BaseException) -> None:
         """Fail all calls because the inbox cannot be read any more."""
@@ -387,108 +360,13 @@ class Endpoint:
         _log.error("%s cannot read its inbox", self._record.name, exc_info=error)
         self._fail(sinks, ClosedError(f"{self._record.name!r} stopped: {error}"))
 
-    def _do(self, due: Due) -> None:
-        for call in due.asks:
-            self._sender.send_about(Kind.ASK, call)
-        for sink in due.expired:
-            self._tell(sink.on_timeout)
-        for call in due.ended:
-            self._tell_ended(call)
-        for sink in due.slow:
-            self._tell(sink.on_slow)
-
-    def _on_batch(self, body: memoryview) -> list[Work]:
-        works: list[Work] = []
-        try:
-            messages = split_batch(body)
-        except RemoteProtocolError as error:
-            self._ledger.count_malformed()
-            _log.debug("%s drops a batch: %s", self._record.name, error)
-            return works
-        for message in messages:
-            work = self._on_message([message], is_inner=True)
-            if work is not None:
-                works.append(work)
-        return works
-
-    def _on_message(
-        self, frames: list[bytes | memoryview], *, is_inner: bool = False
-    ) -> Any:
-        """File one message; returns work, or a list of it, or None."""
-        try:
-            header, body = decode_message(frames)
-        except RemoteProtocolError as error:
-            self._ledger.count_malformed()
-            _log.debug("%s drops a message: %s", self._record.name, error)
-            return None
-        if header.kind is Kind.BATCH and not is_inner:
-            return self._on_batch(body)
-        return self._on_single(header, body, frames)
-
-    def _on_single(
-        self, header: Header, body: memoryview, frames: list[bytes | memoryview]
-    ) -> Work | None:
-        kind, call_id, rank, incarnation, target, remaining_s, _ = header
-        if target != self._record.incarnation:
-            self._drop(header)
-        elif kind is Kind.RESULT or kind is Kind.ERROR:
-            sink = self._ledger.take_reply(call_id, rank, incarnation)
-            if sink is not None:
-                tell = sink.on_result if kind is Kind.RESULT else sink.on_error
-                return self._tell(tell, body, frames[1:])
-        elif not self._ledger.accepts(rank, incarnation):
-            self._drop(header)
-        elif kind is Kind.CALL:
-            deadline_s = None
-            if remaining_s is not None:
-                deadline_s = self._clock.now_s() + remaining_s
-            call = IncomingCall(
-                call_id, rank, incarnation, deadline_s, body, frames[1:]
-            )
-            return self._tell(self._handler.on_call, call)
-        else:
-            self._on_control(header, body)
-        return None
-
-    def _on_control(self, header: Header, body: memoryview) -> None:
-        if header.kind in _NOTICES or header.kind is Kind.CANCEL:
-            self._on_notice(header)
-        elif header.kind is Kind.ASK:
-            self._tell(self._on_ask, header)
-        elif header.kind is Kind.TELL:
-            self._on_told(header, body)
-        else:
-            self._drop(header)
-
-    def _drop(self, header: Header) -> None:
-        self._ledger.count_dropped()
-        _log.debug("%s drops %s", self._record.name, header)
-
-    def _on_ask(self, header: Header) -> None:
-        text = self._handler.on_ask(header.sender_rank, header.call_id)
-        about = CallKey(header.call_id, header.sender_rank, header.sender_incarnation)
-        self._sender.send_about(Kind.TELL, about, text.encode()[:_MAX_TOLD_NBYTES])
-
-    def _on_told(self, header: Header, body: memoryview) -> None:
-        sink = self._ledger.find_sink(
-            header.call_id, header.sender_rank, header.sender_incarnation
-        )
-        if sink is None or len(body) > _MAX_TOLD_NBYTES:
-            self._drop(header)
-            return
-        text = bytes(body).decode(errors="replace")
-        self._tell(sink.on_told, "".join(c if c.isprintable() else "?" for c in text))
-
-    def _on_notice(self, header: Header) -> None:
-        rank = header.sender_rank
-        if header.kind is Kind.GOODBYE:
-            self._watch.unwatch(rank)
-            self._end_peer(rank, header.sender_incarnation, PeerState.LEFT, "left")
-        self._tell(self._handler.on_notice, rank, header.kind, header.call_id)
+    def _on_goodbye(self, rank: int, incarnation: int) -> None:
+        self._watch.unwatch(rank)
+        self._end_peer(rank, incarnation, PeerState.LEFT, "left")
 
     def _on_peer_lost(self, incarnation: int, rank: int, reason: str) -> None:
         if self._end_peer(rank, incarnation, PeerState.LOST, reason):
-            self._tell(self._handler.on_peer_lost, rank, reason)
+            self._filing.tell(self._handler.on_peer_lost, rank, reason)
 
     def _end_peer(
         self, rank: int, incarnation: int, state: PeerState, reason: str
@@ -504,17 +382,7 @@ class Endpoint:
 
     def _fail(self, sinks: list[ReplySink], error: PeerLost | ClosedError) -> None:
         for sink in sinks:
-            self._tell(sink.on_lost, error)
-
-    def _tell(
-        self, method: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
-    ) -> _T | None:
-        """Call what is not ours; its errors must not end our threads."""
-        try:
-            return method(*args, **kwargs)
-        except BaseException:  # noqa: BLE001 - logged; the thread serves others too
-            _log.exception("%s: %r raised", self._record.name, method)
-        return None
+            self._filing.tell(sink.on_lost, error)
 
     def __repr__(self) -> str:
         ledger = self._ledger

@@ -23,56 +23,24 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rpcfut_transport._clock import MonotonicClock
 from rpcfut_transport._errors import ClosedError, TransportError
+from rpcfut_transport._watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rpcfut_transport._calls import Work
+    from rpcfut_transport._crew import Crew
 
 _now_s = MonotonicClock.now_s  # threads block in real time, whatever a clock says
 
-TICK_S = 0.001
+_POLL_S = 0.001
 _FREE_S = 0.0003  # for how long the turn must have been free at a tick
-_QUIET_TICKS = 10  # then the watchdog sleeps until it is woken
 _STAND_IN_S = 0.02
 _FOREVER_S = -1.0
-
-
-class Crew(Protocol):
-    """Threads that run work. Any thread may call it; nothing here blocks."""
-
-    def start_reader(self, read: Callable[[], None]) -> bool:
-        """Have a thread run `read`, which does not count as work; False if none can."""
-        ...
-
-    def enter(self) -> bool:
-        """Count the calling reader as working; False when it must not work now."""
-        ...
-
-    def leave(self) -> Work | None:
-        """Undo `enter`; or, still entered, return work that waited for a thread."""
-        ...
-
-    def submit(self, work: Work) -> None:
-        """Have a thread do some work, soon."""
-        ...
-
-    def put_off(self, works: Sequence[Work]) -> None:
-        """Have work done by whoever works now, or by others after a `relieve`."""
-        ...
-
-    def relieve(self) -> None:
-        """Have another thread do what was put off, if nobody came to it lately."""
-        ...
-
-    @property
-    def has_more(self) -> bool:
-        """Whether work waits, so that whoever works now goes on with it."""
-        ...
 
 
 class Waiter:
@@ -160,10 +128,8 @@ class Inbox:
         self._freed_s = 0.0
         self._takes = 0
         self._is_closed = False
-        self._watchdog: threading.Thread | None = None
-        self._is_ticking = False
-        self._tick_gate = threading.Lock()
-        self._tick_gate.acquire()
+        self._seen_takes = -1  # at the last tick
+        self._watchdog = Watchdog(f"rpcfut-watchdog-{name}", self._on_tick)
 
     def __repr__(self) -> str:
         who = "a waiter" if self._holder is not None else "nobody"
@@ -185,18 +151,14 @@ class Inbox:
         """
         self._is_closed = True
         self._wake()
-        with suppress(RuntimeError):
-            self._tick_gate.release()
         me = threading.get_ident()
         until_s = _now_s() + timeout_s
         pause = threading.Event()  # never set
         left_s = timeout_s
         while self._holder is not None and self._holder_thread != me and left_s > 0:
-            pause.wait(min(TICK_S, left_s))
+            pause.wait(min(_POLL_S, left_s))
             left_s = until_s - _now_s()
-        watchdog = self._watchdog
-        if watchdog is not None and watchdog is not threading.current_thread():
-            watchdog.join(max(left_s, 0.0))
+        self._watchdog.close(max(left_s, 0.0))
         return self._holder is None or self._holder_thread == me
 
     # ---- waiting --------------------------------------------------------------------
@@ -305,8 +267,7 @@ class Inbox:
 
     def _note_free(self) -> None:
         self._freed_s = _now_s()
-        if not self._is_ticking and not self._is_closed:
-            self._start_ticking()
+        self.tick()
 
     # ---- the crew -------------------------------------------------------------------
 
@@ -353,44 +314,20 @@ class Inbox:
 
     def tick(self) -> None:
         """See to it that the watchdog ticks; it flushes, too."""
-        if not self._is_ticking:
-            self._start_ticking()
+        if not self._watchdog.is_ticking:
+            self._watchdog.wake()
 
-    def _start_ticking(self) -> None:
+    def _on_tick(self) -> bool:
+        """Have somebody read if the turn was free for long; whether all is quiet."""
+        self._flush()
+        self._crew.relieve()
         with self._lock:
-            if self._is_ticking or self._is_closed:
-                return
-            self._is_ticking = True
-            if self._watchdog is None:
-                self._watchdog = threading.Thread(
-                    target=self._watch,
-                    name=f"rpcfut-watchdog-{self._name}",
-                    daemon=True,
-                )
-                self._watchdog.start()
-        with suppress(RuntimeError):
-            self._tick_gate.release()
-
-    def _watch(self) -> None:
-        """Have somebody read whenever the turn was free for a moment."""
-        quiet, takes = 0, -1
-        self._tick_gate.acquire()
-        while not self._is_closed:
-            self._tick_gate.acquire(timeout=TICK_S)
-            self._flush()
-            self._crew.relieve()
-            with self._lock:
-                is_held = self._holder is not None
-                is_quiet = is_held and takes == self._takes
-                takes = self._takes
-                quiet = quiet + 1 if is_quiet else 0
-                if quiet >= _QUIET_TICKS:
-                    self._is_ticking = False
-            if quiet >= _QUIET_TICKS:
-                quiet = 0
-                self._tick_gate.acquire()
-            elif not is_held and _now_s() - self._freed_s >= _FREE_S:
-                self._have_read()
+            is_held = self._holder is not None
+            is_quiet = is_held and self._seen_takes == self._takes
+            self._seen_takes = self._takes
+        if not is_held and _now_s() - self._freed_s >= _FREE_S:
+            self._have_read()
+        return is_quiet
 
     def _have_read(self) -> None:
         if self._crew.start_reader(self._serve):
@@ -412,51 +349,3 @@ class Inbox:
             self._on_fault(error)
         finally:
             self._pass_on(self._crews)
-
-
-class Threads:
-    """A crew without a pool: a thread for each reader and each piece of work.
-
-    Args:
-        name: Name of the worker, for the threads.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return f"<Threads of {self._name!r}>"
-
-    def start_reader(self, read: Callable[[], None]) -> bool:
-        """See `Crew.start_reader`."""
-        self._start(read, "reader")
-        return True
-
-    def enter(self) -> bool:
-        """See `Crew.enter`; reading goes on."""
-        return False
-
-    def leave(self) -> Work | None:
-        """See `Crew.leave`."""
-        return None
-
-    def submit(self, work: Work) -> None:
-        """See `Crew.submit`."""
-        self._start(work, "work")
-
-    def put_off(self, works: Sequence[Work]) -> None:
-        """See `Crew.put_off`; nothing is."""
-        for work in works:
-            self.submit(work)
-
-    def relieve(self) -> None:
-        """See `Crew.relieve`."""
-
-    @property
-    def has_more(self) -> bool:
-        """See `Crew.has_more`."""
-        return False
-
-    def _start(self, work: Work, what: str) -> None:
-        name = f"rpcfut-{what}-{self._name}"
-        threading.Thread(target=work, name=name, daemon=True).start()

@@ -1,0 +1,174 @@
+"""What becomes of each message that was read.
+
+A message counts only if it is meant for this incarnation and comes from a living peer
+in its present one; else it is counted and dropped (RPC-5, RPC-7).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from rpcfut_transport._calls import CallKey, Handler, IncomingCall
+from rpcfut_transport._errors import RemoteProtocolError
+from rpcfut_transport._wire import Kind, decode_message, split_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rpcfut_transport._calls import Work
+    from rpcfut_transport._clock import Clock
+    from rpcfut_transport._ledger import Ledger
+    from rpcfut_transport._peers import PeerRecord
+    from rpcfut_transport._sender import Sender
+    from rpcfut_transport._wire import Header
+
+_log = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_MAX_TOLD_NBYTES = 2000
+
+
+class Filing:
+    """Files messages. Only whoever reads calls `file`, one thread at a time.
+
+    Args:
+        record: Whom the messages are for.
+        clock: What deadlines are measured on.
+        ledger: Knows the open calls and the peers.
+        sender: Answers questions.
+        handler: Takes what peers start.
+        on_goodbye: Told the rank and incarnation of a peer that leaves.
+    """
+
+    def __init__(
+        self,
+        record: PeerRecord,
+        clock: Clock,
+        ledger: Ledger,
+        sender: Sender,
+        handler: Handler,
+        on_goodbye: Callable[[int, int], None],
+    ) -> None:
+        self._record = record
+        self._clock = clock
+        self._ledger = ledger
+        self._sender = sender
+        self._handler = handler
+        self._on_goodbye = on_goodbye
+
+    def __repr__(self) -> str:
+        return f"<Filing of {self._record.name!r}>"
+
+    def file(self, frames: list[bytes | memoryview]) -> Sequence[Work]:
+        """File a message, or all that are in a batch; return the work they bring."""
+        try:
+            header, body = decode_message(frames)
+            if header.kind is Kind.BATCH:
+                return self._file_batch(body)
+        except RemoteProtocolError as error:
+            self._drop_malformed(error)
+            return ()
+        work = self._file_one(header, body, frames)
+        return () if work is None else (work,)
+
+    def _file_batch(self, body: memoryview) -> list[Work]:
+        works: list[Work] = []
+        for message in split_batch(body):
+            frames: list[bytes | memoryview] = [message]
+            try:
+                header, inner = decode_message(frames)
+            except RemoteProtocolError as error:
+                self._drop_malformed(error)
+                continue
+            work = self._file_one(header, inner, frames)
+            if work is not None:
+                works.append(work)
+        return works
+
+    def _file_one(
+        self, header: Header, body: memoryview, frames: list[bytes | memoryview]
+    ) -> Work | None:
+        kind, call_id, rank, incarnation, target, remaining_s, _ = header
+        if target != self._record.incarnation:
+            self._drop(header)
+        elif kind is Kind.RESULT or kind is Kind.ERROR:
+            sink = self._ledger.take_reply(call_id, rank, incarnation)
+            if sink is not None:
+                tell = sink.on_result if kind is Kind.RESULT else sink.on_error
+                return self.tell(tell, body, frames[1:])
+        elif not self._ledger.accepts(rank, incarnation):
+            self._drop(header)
+        elif kind is Kind.CALL:
+            deadline_s = None
+            if remaining_s is not None:
+                deadline_s = self._clock.now_s() + remaining_s
+            call = IncomingCall(
+                call_id, rank, incarnation, deadline_s, body, frames[1:]
+            )
+            return self.tell(self._handler.on_call, call)
+        else:
+            self._on_control(header, body)
+        return None
+
+    def _on_control(self, header: Header, body: memoryview) -> None:
+        kind = header.kind
+        if kind is Kind.ASK:
+            self.tell(self._on_ask, header)
+        elif kind is Kind.TELL:
+            self._on_told(header, body)
+        elif kind is Kind.CANCEL or kind is Kind.READY:
+            self._on_notice(header)
+        elif kind is Kind.GOODBYE:
+            self._on_goodbye(header.sender_rank, header.sender_incarnation)
+            self._on_notice(header)
+        else:
+            self._drop(header)
+
+    def _on_notice(self, header: Header) -> None:
+        on_notice = self._handler.on_notice
+        self.tell(on_notice, header.sender_rank, header.kind, header.call_id)
+
+    def _on_ask(self, header: Header) -> None:
+        text = self._handler.on_ask(header.sender_rank, header.call_id)
+        about = CallKey(header.call_id, header.sender_rank, header.sender_incarnation)
+        self._sender.send_about(Kind.TELL, about, text.encode()[:_MAX_TOLD_NBYTES])
+
+    def _on_told(self, header: Header, body: memoryview) -> None:
+        sink = self._ledger.find_sink(
+            header.call_id, header.sender_rank, header.sender_incarnation
+        )
+        if sink is None or len(body) > _MAX_TOLD_NBYTES:
+            self._drop(header)
+            return
+        text = bytes(body).decode(errors="replace")
+        self.tell(sink.on_told, "".join(c if c.isprintable() else "?" for c in text))
+
+    def _drop(self, header: Header) -> None:
+        self._ledger.count_dropped()
+        _log.debug("%s drops %s", self._record.name, header)
+
+    def _drop_malformed(self, error: RemoteProtocolError) -> None:
+        self._ledger.count_malformed()
+        _log.debug("%s drops a message: %s", self._record.name, error)
+
+    def tell(
+        self, method: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T | None:
+        """Call what is not ours; its errors must not end our threads.
+
+        Raises:
+            BaseException: What a signal handler of the user's raised on the main
+                thread, which may be reading.
+        """
+        try:
+            return method(*args, **kwargs)
+        except Exception:  # noqa: BLE001 - logged; the thread serves others too
+            _log.exception("%s: %r raised", self._record.name, method)
+        except BaseException:
+            if threading.current_thread() is threading.main_thread():
+                raise
+            _log.exception("%s: %r raised", self._record.name, method)
+        return None

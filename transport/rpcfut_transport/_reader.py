@@ -1,0 +1,89 @@
+"""What a thread does that has the turn to read: one message at a time.
+
+Theory of operation. A reader sleeps until a message comes or something is due: the
+earliest deadline of an open call, mostly. Whoever opens a call that ends earlier wakes
+it (see `Ledger.due_at_s`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rpcfut_transport._wire import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rpcfut_transport._calls import Work
+    from rpcfut_transport._clock import Clock
+    from rpcfut_transport._filing import Filing
+    from rpcfut_transport._ledger import Due, Ledger
+    from rpcfut_transport._sender import Sender
+    from rpcfut_transport.links._link import Link
+
+_COARSE_S = 0.05  # longer sleeps are rounded down, so that most are alike
+
+
+class Reader:
+    """Reads for one endpoint. One thread at a time.
+
+    Args:
+        link: Where messages come from.
+        clock: What deadlines are measured on.
+        ledger: Knows what is due, and when.
+        sender: Sends what is held, and what is due.
+        filing: Takes what was read.
+    """
+
+    def __init__(
+        self, link: Link, clock: Clock, ledger: Ledger, sender: Sender, filing: Filing
+    ) -> None:
+        self._link = link
+        self._clock = clock
+        self._ledger = ledger
+        self._sender = sender
+        self._filing = filing
+
+    def __repr__(self) -> str:
+        return f"<Reader of {self._link!r}>"
+
+    def pull(self, timeout_s: float | None) -> Sequence[Work]:
+        """Read and file one message, or do what is due; return the work it brings.
+
+        Blocks without the GIL, for at most `timeout_s` seconds; it may return earlier.
+
+        Raises:
+            ClosedError: When the endpoint was closed.
+            LinkError: When the operating system refuses.
+        """
+        if self._sender.has_held:
+            self._sender.flush()
+        ledger = self._ledger
+        now_s = self._clock.now_s()
+        if now_s >= ledger.due_at_s:
+            self._do(ledger.take_due(now_s))
+            return ()  # what this thread waits for may have ended
+        sleep_s = ledger.begin_sleep(now_s)
+        if sleep_s > _COARSE_S:
+            sleep_s = math.ldexp(0.5, math.frexp(sleep_s)[1])
+        if timeout_s is not None and timeout_s < sleep_s:
+            sleep_s = timeout_s
+        try:
+            frames = self._link.receive(max(sleep_s, 0.0))
+        finally:
+            ledger.end_sleep()
+        return () if frames is None else self._filing.file(frames)
+
+    def _do(self, due: Due | None) -> None:
+        if due is None:
+            raise self._ledger.closed_error()
+        tell, sender = self._filing.tell, self._sender
+        for call in due.asks:
+            sender.send_about(Kind.ASK, call)
+        for sink in due.expired:
+            tell(sink.on_timeout)
+        for call in due.ended:
+            sender.send_about(Kind.CANCEL, call)
+        for sink in due.slow:
+            tell(sink.on_slow)
