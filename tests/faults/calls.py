@@ -501,18 +501,20 @@ FAULTS = [
         row="b129",
         what="arguments are encoded for each worker",
         path="rpcfut/_calling.py",
-        old="        return [self._open(w, about, request, marks, limit) for w in workers]\n",
-        new="        return [self._open(w, about, _encode_request(\n"
-        "            name, args, kwargs, staging, about), marks, limit) for w in workers]\n",
+        old="self._open(w, name, site, request, marks, limit)",
+        new="self._open(w, name, site, _encode_request(\n"
+        "            name, args, kwargs, Staging(), CallInfo(worker='', to='',\n"
+        "            function=name, site=site)), marks, limit)",
         tests=MANY,
     ),
     Fault(
         row="b134",
         what="calls are sent twice",
         path="transport/rpcfut_transport/_endpoint.py",
-        old="            is_sent = self._sender.send(call.rank, header, body, buffers)\n",
-        new="            self._sender.send(call.rank, header, body, buffers)\n"
-        "            is_sent = self._sender.send(call.rank, header, body, buffers)\n",
+        old="        self._tell_ended(self._ledger.find_ended(call_id))\n"
+        "        return call_id\n",
+        new="        self._sender.send(rank, Kind.CALL, call_id, incarnation, None, body)\n"
+        "        return call_id\n",
         tests=CALLS,
     ),
 ]

@@ -13,14 +13,15 @@ CORE = "rpcfut/_future_core.py"
 FUTURE = "rpcfut/_future.py"
 WAIT = "rpcfut/_future_wait.py"
 GROUP = "rpcfut/_group.py"
+BLOCK = "        waiter.block(-1.0 if seconds is None else seconds)\n"
 
 FAULTS = [
     Fault(
         row="b10",
         what="a wait for one future ignores its limit",
         path=WAIT,
-        old="    seconds = -1 if timeout is None else",
-        new="    seconds = -1 if timeout is None or timeout else",
+        old="    seconds = None if timeout is None else",
+        new="    seconds = None if timeout is None or timeout else",
     ),
     Fault(
         row="b10",
@@ -33,8 +34,10 @@ FAULTS = [
         row="b10",
         what="a wait that ran out of time cancels its future",
         path=WAIT,
-        old="    if not is_done:\n",
-        new="    if not is_done:\n        future.cancel()\n",
+        old="    if not waiter.is_done:\n        raise TimeoutError(\n",
+        new="    if not waiter.is_done:\n"
+        "        future.cancel()\n"
+        "        raise TimeoutError(\n",
     ),
     Fault(
         row="b26",
@@ -262,13 +265,10 @@ FAULTS = [
         row="b35",
         what="a wait for one future spins",
         path=WAIT,
-        old="        if pool is None:\n"
-        "            is_done = gate.acquire(timeout=seconds)\n",
-        new="        end_s = now_s() + seconds\n"
-        "        if pool is None:\n"
-        "            is_done = False\n"
-        "            while not is_done and now_s() < end_s:\n"
-        "                is_done = gate.acquire(timeout=0)\n",
+        old=BLOCK,
+        new="        end_s = now_s() + (seconds or 0.0)\n"
+        "        while not waiter.is_done and now_s() < end_s:\n"
+        "            waiter.block(0.0)\n",
     ),
     Fault(
         row="b35",
@@ -365,13 +365,11 @@ FAULTS = [
         row="b133",
         what="a wait for one future goes on after Ctrl-C",
         path=WAIT,
-        old="        if pool is None:\n"
-        "            is_done = gate.acquire(timeout=seconds)\n",
-        new="        if pool is None:\n"
-        "            try:\n"
-        "                is_done = gate.acquire(timeout=seconds)\n"
-        "            except KeyboardInterrupt:\n"
-        "                is_done = gate.acquire(timeout=seconds)\n",
+        old=BLOCK,
+        new="        try:\n"
+        "            waiter.block(-1.0)\n"
+        "        except KeyboardInterrupt:\n"
+        "            waiter.block(-1.0)\n",
         tests=("tests/unit/test_future_wait.py",),
         shows="TimeoutExpired",
     ),
