@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 import threading
+from collections import deque
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,7 +38,7 @@ def block(future: FutureCore[Any], timeout: float | None) -> None:
     if timeout is None and _callbacks.is_inside_task():
         _refuse_deadlock((future,))
     inbox = future._inbox
-    waiter = Waiter(_nothing) if inbox is None else inbox.waiter()
+    waiter = _waiter_for(inbox)
     seconds = None if timeout is None else max(0.0, min(timeout, _MAX_WAIT_S))
     pool = current_pool()
     try:  # from here on an interrupt leaves no hook behind
@@ -66,6 +66,10 @@ def _wait(waiter: Waiter, inbox: Inbox | None, seconds: float | None) -> None:
         waiter.block(-1.0 if seconds is None else seconds)
 
 
+def _waiter_for(inbox: Inbox | None) -> Waiter:
+    return Waiter(_nothing) if inbox is None else inbox.waiter()
+
+
 def _nothing() -> None:
     """Wakes nobody: who waits for this future reads no inbox."""
 
@@ -83,49 +87,65 @@ def each_done(futures: Iterable[F], timeout: float | None) -> Generator[F, None,
         PoolExhaustedError: When called on a pool thread and no other may start.
     """
     deadline_s = None if timeout is None else now_s() + timeout
-    arrived: queue.SimpleQueue[F] = queue.SimpleQueue()
-
-    def arrive(future: Any, _where: Where) -> None:
-        arrived.put(future)
-
+    arrivals = _Arrivals()
     pending = dict.fromkeys(futures)
     try:
         for future in pending:
-            future._add_hook(arrive)
+            future._add_hook(arrivals.add)
         while pending:
-            try:
-                done = arrived.get_nowait()
-            except queue.Empty:
+            if not arrivals.done:
                 if timeout is None and _callbacks.is_inside_task():
                     _refuse_deadlock(tuple(pending))
-                done = _next_arrival(arrived, pending, deadline_s, timeout)
+                arrivals.wait(pending, deadline_s, timeout)
+            done: F = arrivals.done.popleft()
             del pending[done]
             yield done
     finally:
         for future in pending:
-            future._drop_hook(arrive)
+            future._drop_hook(arrivals.add)
 
 
-def _next_arrival(
-    arrived: queue.SimpleQueue[F],
-    pending: dict[F, None],
-    deadline_s: float | None,
-    timeout: float | None,
-) -> F:
-    left_s = None
-    if deadline_s is not None:
-        left_s = max(0.0, min(deadline_s - now_s(), _MAX_WAIT_S))
-    pool = current_pool()
-    _callbacks.about_to_block()
-    with pool.blocking() if pool is not None else nullcontext():
+class _Arrivals:
+    """The done ones of some futures, in the order in which they got done."""
+
+    def __init__(self) -> None:
+        self.done: deque[Any] = deque()
+        self._waiter: Waiter | None = None
+
+    def add(self, future: FutureCore[Any], _where: Where) -> None:
+        """Add a future. Any thread."""
+        self.done.append(future)
+        waiter = self._waiter
+        if waiter is not None:
+            waiter.finish()
+
+    def wait(
+        self,
+        pending: Iterable[FutureCore[Any]],
+        deadline_s: float | None,
+        timeout: float | None,
+    ) -> None:
+        """Block until one has arrived."""
+        first = next(iter(pending))
+        inbox = first._inbox
+        left_s = None
+        if deadline_s is not None:
+            left_s = max(0.0, min(deadline_s - now_s(), _MAX_WAIT_S))
+        pool = current_pool()
+        _callbacks.about_to_block()
+        self._waiter = waiter = _waiter_for(inbox)
         try:
-            return arrived.get(timeout=left_s)
-        except queue.Empty:
-            first = next(iter(pending))
+            with pool.blocking() if pool is not None else nullcontext():
+                if not self.done:
+                    _wait(waiter, inbox, left_s)
+        finally:
+            self._waiter = None
+        if not self.done:
+            count = sum(1 for _ in pending)
             raise TimeoutError(
-                f"{len(pending)} futures not done after {timeout} s, the first of "
-                f"them: {explain(first, SHORT_PATIENCE_S)}"
-            ) from None
+                f"{count} futures not done after {timeout} s, the first of them: "
+                f"{explain(first, SHORT_PATIENCE_S)}"
+            )
 
 
 def _refuse_deadlock(futures: Sequence[FutureCore[Any]]) -> None:

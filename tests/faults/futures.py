@@ -27,8 +27,8 @@ FAULTS = [
         row="b10",
         what="a wait for many futures ignores its limit",
         path=WAIT,
-        old="            return arrived.get(timeout=left_s)\n",
-        new="            return arrived.get()\n",
+        old="                    _wait(waiter, inbox, left_s)\n",
+        new="                    _wait(waiter, inbox, None)\n",
     ),
     Fault(
         row="b10",
@@ -274,10 +274,9 @@ FAULTS = [
         row="b35",
         what="a wait for many futures spins",
         path=WAIT,
-        old="            return arrived.get(timeout=left_s)\n",
-        new="            while arrived.empty() and now_s() < deadline_s:\n"
-        "                pass\n"
-        "            return arrived.get(timeout=0)\n",
+        old="                    _wait(waiter, inbox, left_s)\n",
+        new="                    while not self.done and now_s() < deadline_s:\n"
+        "                        pass\n",
     ),
     Fault(
         row="b36",
