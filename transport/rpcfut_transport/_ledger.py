@@ -188,11 +188,13 @@ class Ledger:
             if self._state is not LedgerState.RUNNING:
                 raise self._not_running()
             incarnation = self._session.require_alive(rank).incarnation
+            # First, so that a Ctrl-C from here on leaves nothing that cannot be
+            # abandoned by that id.
+            sink.call_id = self._session.next_call_id
+            self._sinks[sink.call_id] = sink
             call_id = self._session.open_call(
                 rank, deadline_s, now_s=now_s, ask_at_s=ask_at_s, is_sent=is_sent
             )
-            self._sinks[call_id] = sink
-            sink.call_id = call_id
             first_s = deadline_s if ask_at_s is None else ask_at_s
             if first_s is None or first_s >= self.due_at_s:
                 return call_id, incarnation, False

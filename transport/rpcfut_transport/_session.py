@@ -97,6 +97,11 @@ class Session:
         return len(self._calls)
 
     @property
+    def next_call_id(self) -> int:
+        """The id of the call that is opened next."""
+        return self._last_call_id + 1
+
+    @property
     def unconfirmed_count(self) -> int:
         """How many ended calls a callee may still work on."""
         return len(self._unconfirmed)
