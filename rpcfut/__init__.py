@@ -4,8 +4,10 @@ from rpcfut._agent import Agent as Agent
 from rpcfut._api import expose as expose
 from rpcfut._api import expose_torch as expose_torch
 from rpcfut._api import get_worker_info as get_worker_info
+from rpcfut._api import get_worker_infos as get_worker_infos
 from rpcfut._api import rpc_async as rpc_async
 from rpcfut._api import rpc_sync as rpc_sync
+from rpcfut._api import watch_workers as watch_workers
 from rpcfut._backward import backward as backward
 from rpcfut._errors import CallRefusedError as CallRefusedError
 from rpcfut._errors import CaptureError as CaptureError
@@ -26,6 +28,7 @@ from rpcfut._errors import RemoteError as RemoteError
 from rpcfut._errors import RendezvousError as RendezvousError
 from rpcfut._errors import RpcError as RpcError
 from rpcfut._errors import RpcTimeoutError as RpcTimeoutError
+from rpcfut._errors import StoreLostError as StoreLostError
 from rpcfut._errors import StreamContextError as StreamContextError
 from rpcfut._errors import UnknownWorkerError as UnknownWorkerError
 from rpcfut._extract import DataRef as DataRef
@@ -50,6 +53,8 @@ from rpcfut._registry import register_extractor as register_extractor
 from rpcfut._registry import register_type as register_type
 from rpcfut._serving import ServedCall as ServedCall
 from rpcfut._serving import current_call as current_call
+from rpcfut._watching import Watch as Watch
+from rpcfut._watching import WorkerEvent as WorkerEvent
 from rpcfut._workers import WorkerInfo as WorkerInfo
 
 __all__ = [
@@ -80,9 +85,12 @@ __all__ = [
     "RpcError",
     "RpcTimeoutError",
     "ServedCall",
+    "StoreLostError",
     "StreamContextError",
     "UnknownWorkerError",
     "Value",
+    "Watch",
+    "WorkerEvent",
     "WorkerInfo",
     "as_completed",
     "backward",
@@ -95,6 +103,7 @@ __all__ = [
     "extractors",
     "gather_outcomes",
     "get_worker_info",
+    "get_worker_infos",
     "init_rpc",
     "no_device_data",
     "register_extractor",
@@ -104,4 +113,5 @@ __all__ = [
     "shutdown",
     "stream",
     "wait_all",
+    "watch_workers",
 ]

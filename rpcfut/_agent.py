@@ -22,9 +22,12 @@ from rpcfut._calling import Caller
 from rpcfut._dispatch import Dispatcher
 from rpcfut._errors import LifecycleError, RendezvousError
 from rpcfut._group import wait_all
+from rpcfut._leaving import Leaving
+from rpcfut._membership import Membership
 from rpcfut._options import AgentOptions
 from rpcfut._placement import Placement
 from rpcfut._pool import ThreadPool, current_pool
+from rpcfut._records import OPEN
 from rpcfut._serving import ServedCall
 from rpcfut._streams import record_in_use
 from rpcfut._watcher import DeviceWatcher
@@ -46,7 +49,6 @@ Workers: TypeAlias = (
 _log = logging.getLogger("rpcfut.agent")
 
 _CLOSE_S = 5.0
-_POLL_S = 0.02
 
 
 class Agent:
@@ -69,12 +71,12 @@ class Agent:
         options: AgentOptions | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.store: object = None  # kept open for those that still join, see `_joining`
+        # Called before peers hear that this worker leaves: the store may end with them.
+        self.before_ready: Callable[[], None] = _nothing
         self.info = WorkerInfo(record.name, record.rank)
         self._options = options or AgentOptions()
         self._exposed = exposed
         self._clock = clock or MonotonicClock()
-        self._workers = WorkerTable((self.info,))
         self._pool = ThreadPool(
             f"rpcfut-serve-{record.name}",
             core_threads=min(self._options.core_threads, self._options.max_threads),
@@ -102,11 +104,19 @@ class Agent:
             self._placement,
             self._options.timeout_s,
         )
-        self._changed = threading.Condition()
-        # Ids of the calls whose functions, or what they returned, have not ended.
-        self._serving: set[int] = set()
-        self._away: set[int] = set()  # ranks that are ready to leave, left, or lost
+        self.membership = Membership(
+            self._endpoint,
+            self._placement,
+            self._pool.submit,
+            self._clock,
+            check=self._require_near,
+        )
+        self._workers = self.membership.table
+        self._leaving = Leaving(self.info, self._endpoint, self._workers, self._clock)
+        self.membership.on_joined = self._leaving.note_joined
         self._blind: set[int] = set()  # ranks that cannot see this process end
+        self._is_open = False
+        self._lock = threading.Lock()
         self._is_closed = False
         self._pid = os.getpid()
         # Unlike atexit, this also runs at the end of a multiprocessing child.
@@ -114,14 +124,21 @@ class Agent:
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "running"
-        pending, serving = self._endpoint.pending_count, len(self._serving)
+        pending, serving = self._endpoint.pending_count, len(self._leaving.serving)
         return (
             f"<Agent {self.info.name!r} rank {self.info.rank} {state}: "
             f"{pending} calls pending, {serving} served>"
         )
 
-    def start(self, records: Iterable[PeerRecord]) -> None:
+    def start(
+        self, records: Iterable[PeerRecord], world_size: int | None = None
+    ) -> None:
         """Make the workers of the group known, the own one included, and start serving.
+
+        Args:
+            records: Who is there from the beginning.
+            world_size: How many there will be; 0 for an open group. By default they
+                are all.
 
         Raises:
             RendezvousError: When a worker is on another host, or the device maps of two
@@ -130,15 +147,14 @@ class Agent:
                 the agent was started or closed before.
         """
         records = list(records)
-        for record in records:
-            self._require_near(record)
-        self._placement.meet(records)
+        self._is_open = world_size == OPEN
         # What was queued before this worker joined comes before all that it serves.
         self._dispatcher.order.join(record_in_use(()))
-        self._workers = WorkerTable(WorkerInfo(r.name, r.rank) for r in records)
+        # Before the first message is read: it may be from a worker that joins.
+        self.membership.begin(
+            records, len(records) if world_size is None else world_size
+        )
         self._endpoint.start()
-        for record in records:
-            self._endpoint.add_peer(record)
 
     def _require_near(self, record: PeerRecord) -> None:
         """Refuse a peer that this version cannot reach."""
@@ -169,7 +185,7 @@ class Agent:
     @property
     def lost(self) -> Collection[int]:
         """Ranks that left or were lost so far."""
-        return self._away
+        return self._leaving.away
 
     @property
     def workers(self) -> WorkerTable:
@@ -275,10 +291,9 @@ class Agent:
         """Take a peer's call. Reader."""
         caller = self._workers.name_of(call.sender_rank)
         served = ServedCall(caller, call.deadline_s, self._clock)
-        self._serving.add(id(served))
-        return self._dispatcher.take(
-            call, served, partial(self._serving.discard, id(served))
-        )
+        self._leaving.serving.add(id(served))
+        done = partial(self._leaving.serving.discard, id(served))
+        return self._dispatcher.take(call, served, done)
 
     def on_notice(self, rank: int, kind: Kind, call_id: int) -> None:
         """Take a peer's notice. Reader thread."""
@@ -289,7 +304,16 @@ class Agent:
             return
         if kind is Kind.GOODBYE:
             self._cancel_calls_of(rank)
-        self._note_away(rank)
+            self.membership.on_gone(rank, "left", "it said goodbye")
+        self._leaving.note_away(rank)
+
+    def on_join(self, rank: int, body: bytes) -> None:
+        """See `Membership.on_join`. Reader thread."""
+        self.membership.on_join(rank, body)
+
+    def on_welcome(self, rank: int, body: bytes) -> None:
+        """See `Membership.on_welcome`. Reader thread."""
+        self.membership.on_welcome(rank, body)
 
     def on_ask(self, rank: int, call_id: int) -> str:
         """Say where a peer's call is. Reader thread."""
@@ -305,14 +329,10 @@ class Agent:
 
     def on_peer_lost(self, rank: int, reason: str) -> None:
         """Take note that a peer died. Reader or liveness thread."""
-        _log.warning("worker %r is lost: %s", self._workers.find(rank).name, reason)
+        if self.membership.on_gone(rank, "lost", reason):
+            _log.warning("worker %r is lost: %s", self._workers.find(rank).name, reason)
         self._cancel_calls_of(rank)
-        self._note_away(rank)
-
-    def _note_away(self, rank: int) -> None:
-        with self._changed:
-            self._away.add(rank)
-            self._changed.notify_all()
+        self._leaving.note_away(rank)
 
     # ---- leaving --------------------------------------------------------------------
 
@@ -326,46 +346,21 @@ class Agent:
                 "very call; have the worker's main thread call it, or pass "
                 "graceful=False"
             )
-        if graceful and not self._leave_together(timeout):
-            _log.warning(
-                "worker %r leaves after %s s without having heard from ranks %s",
-                self.info.name,
-                timeout,
-                sorted(self._others() - self._away),
-            )
-        self.close()
-
-    def _leave_together(self, timeout_s: float | None) -> bool:
-        """Wait until nobody needs this worker any more; whether that came about."""
-        deadline_s = None if timeout_s is None else self._clock.now_s() + timeout_s
-        if not self._wait_until(lambda: self._endpoint.pending_count == 0, deadline_s):
-            return False
-        for rank in self._others():
-            self._endpoint.send_notice(rank, Kind.READY)
-        return self._wait_until(
-            lambda: self._others() <= self._away and not self._serving, deadline_s
-        )
-
-    def _wait_until(
-        self, condition: Callable[[], bool], deadline_s: float | None
-    ) -> bool:
-        while not condition():
-            left_s = _POLL_S
-            if deadline_s is not None:
-                left_s = min(left_s, deadline_s - self._clock.now_s())
-            if left_s <= 0:
-                return False
-            with self._changed:
-                # Our own calls end without a notification: look again now and then.
-                self._changed.wait(left_s)
-        return True
-
-    def _others(self) -> set[int]:
-        return {w.rank for w in self._workers} - {self.info.rank}
+        try:
+            if graceful:
+                self._leaving.wait(
+                    timeout, alone=self._is_open, before_ready=self.before_ready
+                )
+            else:
+                self.before_ready()
+        except Exception:  # noqa: BLE001 - logged: it must not keep us here
+            _log.warning("worker %r leaves at once", self.info.name, exc_info=True)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Leave at once: pending calls fail, threads end. Idempotent, bounded."""
-        self._close(self._others())
+        self._close(self._leaving.others)
 
     def _close_at_exit(self) -> None:
         """Leave because the process ends, perhaps by an error: that is no goodbye.
@@ -375,7 +370,7 @@ class Agent:
         self._close(self._blind)
 
     def _close(self, told: set[int]) -> None:
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
@@ -390,3 +385,7 @@ class Agent:
         self._watcher.close(_CLOSE_S)
         self._pool.close()
         self._dispatcher.order.close()
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

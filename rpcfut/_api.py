@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from rpcfut._agent import Workers
     from rpcfut._future import Future
+    from rpcfut._watching import Watch, WorkerEvent
     from rpcfut._workers import Worker, WorkerInfo
 
 T = TypeVar("T")
@@ -235,3 +236,32 @@ def get_worker_info(name: str | int | None = None) -> WorkerInfo:
     """
     agent = current_agent()
     return agent.info if name is None else agent.workers.find(name)
+
+
+def get_worker_infos() -> list[WorkerInfo]:
+    """The workers that are in the group now, this one included, by rank.
+
+    Raises:
+        LifecycleError: Before init_rpc or after shutdown.
+    """
+    return list(current_agent().workers)
+
+
+def watch_workers(callback: Callable[[WorkerEvent], object]) -> Watch:
+    """Have a function called for each worker that joins, leaves or is lost.
+
+    It hears of the present members first, this worker included; then of every change,
+    in order, one at a time, on pool threads, until the watch is closed or this worker
+    leaves. A worker is in `get_worker_infos`, and can be called, when it is told that
+    the worker joined. What it raises is logged.
+
+    Args:
+        callback: Takes a `WorkerEvent`.
+
+    Returns:
+        The watch; close it, or use it as a context manager, to end it.
+
+    Raises:
+        LifecycleError: Before init_rpc or after shutdown.
+    """
+    return current_agent().membership.watch(callback)

@@ -19,7 +19,8 @@ RpcError (a RuntimeError)
 ├── RemoteError                they raised something that only exists there
 ├── RendezvousError            the group did not come together
 │   ├── MissingWorkersError    some ranks never came
-│   └── DuplicateNameError     two workers want one name
+│   ├── DuplicateNameError     two workers want one name
+│   └── StoreLostError         where they meet is gone
 └── LifecycleError             you called before init_rpc or after shutdown
 
 Where Python has a type for the same thing, the class derives from it too, so that
@@ -235,6 +236,10 @@ class MissingWorkersError(RendezvousError, TimeoutError):
 
 class DuplicateNameError(RendezvousError, ValueError):
     """Two workers want one name; the message names both ranks."""
+
+
+class StoreLostError(RendezvousError, ConnectionError):
+    """The store in which the workers meet failed, or its server is gone."""
 
 
 class LifecycleError(RpcError):

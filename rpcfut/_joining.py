@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from rpcfut._agent import Agent
-from rpcfut._errors import LifecycleError, RendezvousError
+from rpcfut._errors import LifecycleError, RendezvousError, StoreLostError
+from rpcfut._meeting_place import MeetingPlace, open_meeting_place
+from rpcfut._open_group import OpenGroup
 from rpcfut._options import AgentOptions
-from rpcfut._process import Process, current_agent, lock, this_process
+from rpcfut._process import Process, lock, this_process
 from rpcfut._rendezvous import Rendezvous
-from rpcfut._store import open_store
+from rpcfut._store import within
 from rpcfut_transport import (
     MonotonicClock,
     TransportError,
@@ -21,13 +26,18 @@ from rpcfut_transport import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from rpcfut._placement import DeviceMap, Policy
+    from rpcfut_transport import Clock
 
+_Meeting: TypeAlias = Rendezvous | OpenGroup
 _log = logging.getLogger("rpcfut.api")
 
 _MAX_NAME = 128
+_LEAST_S = 0.5
+_AGAIN_S = 0.1
+_LEAVE_S = 2.0
 
 
 def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
@@ -45,14 +55,21 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
 ) -> None:
     """Join the group, and return when all its workers can be called.
 
+    A process that takes the rank of one that ended in a group of fixed size, or in an
+    open group its name, takes its place: calls to the earlier one have failed, and it
+    starts without what that one knew.
+
     Args:
         name: This worker's name, unique in the group: letters, digits and ``_ - : .``.
         rank: This worker's rank; for ``env://`` taken from ``RANK`` if not given.
-        world_size: Size of the group; for ``env://`` taken from ``WORLD_SIZE``.
+        world_size: Size of the group; for ``env://`` taken from ``WORLD_SIZE``. With
+            neither rank nor world size the group is open: workers join and leave at any
+            time, their ranks count in the order of joining, and this returns when all
+            that are members by now know this worker.
         init_method: Where the workers meet: ``env://`` (as torchrun sets it; a group
-            of one needs nothing to be set),
-            ``tcp://host:port`` (rank 0 listens there) or ``file:///path`` (a file that
-            does not exist yet).
+            of one needs nothing to be set), ``tcp://host:port`` (rank 0 listens there;
+            without ranks, whoever comes first on that host), ``file:///path`` (a file
+            of their own) or ``peers://host:port,host:port`` (where each rank listens).
         timeout_s: Deadline of calls that name none, in seconds. By default there is
             none: first calls compile kernels, and a lost peer is noticed without it.
         join_timeout_s: How long to wait for the other workers, in seconds.
@@ -101,63 +118,114 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
             )
         process.is_joining = True
     try:
-        store, rank, world_size = open_store(
-            init_method, rank, world_size, join_timeout_s
+        _join_in_time(
+            name,
+            lambda left_s: open_meeting_place(init_method, rank, world_size, left_s),
+            process,
+            options,
+            join_timeout_s,
         )
-        rendezvous = Rendezvous(
-            store,
-            prefix=f"rpcfut/{process.groups}",
-            rank=rank,
-            world_size=world_size,
-            clock=MonotonicClock(),
-            timeout_s=join_timeout_s,
-        )
-        _join(name, rank, rendezvous, process, options)
-        # Rank 0 may be the store's server, and others may still be reading from it.
-        current_agent().store = store
-        process.groups += 1  # a try that failed is tried again under the same keys
     finally:
         process.is_joining = False
 
 
-def _join(
+def _join_in_time(
     name: str,
-    rank: int,
-    rendezvous: Rendezvous,
+    find: Callable[[float], MeetingPlace],
     process: Process,
     options: AgentOptions,
+    timeout_s: float,
+) -> None:
+    """Join; where the store is lost meanwhile, once more.
+
+    Where groups follow each other, rank 0 may just close the store of the one before.
+    """
+    clock = MonotonicClock()
+    deadline_s = clock.now_s() + timeout_s
+    while True:
+        left_s = max(deadline_s - clock.now_s(), _LEAST_S)
+        place = find(left_s)
+        try:
+            _join(name, _meeting(place, clock, left_s), process, options, left_s)
+        except StoreLostError as error:
+            if clock.now_s() + _LEAST_S > deadline_s:
+                raise
+            _log.info("worker %r joins again: %s", name, error)
+            threading.Event().wait(_AGAIN_S)
+        else:
+            return
+
+
+def _meeting(place: MeetingPlace, clock: Clock, timeout_s: float) -> _Meeting:
+    if place.rank is None or place.world_size is None:
+        return OpenGroup(place.store, prefix=place.prefix)
+    return Rendezvous(
+        place.store,
+        prefix=place.prefix,
+        rank=place.rank,
+        world_size=place.world_size,
+        clock=clock,
+        timeout_s=timeout_s,
+    )
+
+
+def _join(
+    name: str,
+    meeting: _Meeting,
+    process: Process,
+    options: AgentOptions,
+    timeout_s: float,
 ) -> None:
     """Join, or leave nothing behind: no socket, no record, nobody who waits for us."""
     with ExitStack() as undo:
-        undo.callback(rendezvous.withdraw)
+        undo.callback(meeting.withdraw)
         try:
-            rendezvous.claim_name(name)
             link = ZmqLink()
             undo.callback(link.close)
-            record = describe_this_process(
-                rank=rank,
+            me = describe_this_process(
+                rank=0,
                 name=name,
                 incarnation=secrets.randbits(62) + 1,
                 address=link.address,
             )
+            meeting.claim(name, me)
+            record = replace(me, rank=meeting.rank)
             agent = Agent(record, link, process.exposed, options=options)
             undo.callback(agent.close)
-            agent.start(rendezvous.exchange(agent.record))
             # Peers that are ready a moment earlier call at once, and what they call
             # may call on.
             process.agent = agent
             undo.callback(setattr, process, "agent", None)
-            rendezvous.barrier(lambda: agent.lost)
+            _meet(agent, meeting, timeout_s)
+            agent.before_ready = partial(_take_leave, meeting)
         except TransportError as error:
-            rendezvous.give_up(str(error))
+            meeting.give_up(str(error))
             raise RendezvousError(f"worker {name!r} cannot join: {error}") from error
         except RendezvousError:
             raise  # the others see the same, or were told
         except BaseException as error:
-            rendezvous.give_up(repr(error))
+            meeting.give_up(repr(error))
             raise
         undo.pop_all()
-    _log.info("worker %r joined as rank %s: %r", name, rank, agent.workers)
+    _log.info("worker %r joined as rank %s: %r", name, meeting.rank, agent.workers)
+
+
+def _meet(agent: Agent, meeting: _Meeting, timeout_s: float) -> None:
+    records = meeting.exchange(agent.record)
+    if isinstance(meeting, Rendezvous) and not meeting.is_return:
+        agent.start(records)
+        meeting.barrier(lambda: agent.lost)
+        return
+    agent.start([agent.record], meeting.world_size)
+    agent.membership.introduce(records, meeting.is_published, timeout_s)
+
+
+def _take_leave(meeting: _Meeting) -> None:
+    """Say in the store that this worker leaves, if it still answers."""
+    try:
+        within(_LEAVE_S, meeting.leave, "say goodbye in the store")
+    except RendezvousError as error:
+        _log.debug("%s", error)
 
 
 def _check_name(name: str) -> None:

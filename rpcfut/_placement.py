@@ -72,8 +72,12 @@ class Placement:
         }
         return json.dumps({"counts": self._counts, "maps": maps})
 
-    def meet(self, records: Iterable[PeerRecord]) -> None:
-        """Take note of all workers of the group.
+    def meet(self, records: Iterable[PeerRecord], *, all_are_here: bool = True) -> None:
+        """Take note of the workers of the group.
+
+        Args:
+            records: All that are members.
+            all_are_here: Whether no others will join.
 
         Raises:
             RendezvousError: When a map names a worker or a device that does not exist,
@@ -87,7 +91,8 @@ class Placement:
             counts[record.name], maps[record.name] = _read(record)
         for one, declared in maps.items():
             for other, pairs in declared.items():
-                _check(one, other, pairs, counts, maps)
+                if all_are_here or other in counts:
+                    _check(one, other, pairs, counts, maps)
         for peer, rank in ranks.items():
             theirs = maps[peer].get(self._worker, {})
             mine = _invert(maps[self._worker].get(peer, {}))

@@ -20,7 +20,6 @@ class Process:
     exposed: ExposedTable = field(default_factory=ExposedTable)
     agent: Agent | None = None
     is_joining: bool = False
-    groups: int = 0  # how often this process met others; each group has its own keys
 
 
 lock = threading.Lock()

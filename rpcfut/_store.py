@@ -1,4 +1,4 @@
-"""The c10d store in which the workers of a group meet.
+"""The c10d store in which the workers of a group meet, served here or by another.
 
 Opening it is bounded in time and can be interrupted, which torch's constructors are
 not: they wait in native code, for a folder that does not exist or for a server that is
@@ -7,20 +7,27 @@ none, longer than they were told.
 
 from __future__ import annotations
 
-import os
+import socket
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Protocol
-from urllib.parse import SplitResult, urlsplit
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from rpcfut._errors import RendezvousError
+from rpcfut_transport import MonotonicClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rpcfut_transport import Clock
+
+T = TypeVar("T")
+
+_PROBE_S = 1.0
+_PROBE_AGAIN_S = 0.05
 
 
 class Store(Protocol):
@@ -32,6 +39,10 @@ class Store(Protocol):
 
     def get(self, key: str, /) -> bytes:
         """Get a key, waiting for it."""
+        ...
+
+    def multi_get(self, keys: list[str], /) -> list[bytes]:
+        """Get many keys, waiting for them."""
         ...
 
     def check(self, keys: list[str], /) -> bool:
@@ -46,96 +57,117 @@ class Store(Protocol):
         """Set a key if it has the expected value, or is absent; return what it has."""
         ...
 
+    def add(self, key: str, amount: int, /) -> int:
+        """Add to a counter; return what it has then."""
+        ...
 
-def open_store(
-    init_method: str, rank: int | None, world_size: int | None, timeout_s: float
-) -> tuple[Store, int, int]:
-    """Open the store that an init method names.
+
+def meet_at(host: str, port: int, rank: int | None, timeout_s: float) -> Store:
+    """Serve the store there if that is up to us, else reach it.
 
     Args:
-        init_method: ``env://`` (as torchrun sets it), ``tcp://host:port`` or
-            ``file:///path``.
-        rank: The own rank; by default taken from ``RANK`` for ``env://``.
-        world_size: Size of the group; by default ``WORLD_SIZE`` for ``env://``.
-        timeout_s: How long to wait for the store itself, in seconds.
-
-    Returns:
-        The store, the rank and the world size.
+        host: Where it is served.
+        port: At which port.
+        rank: The own rank; 0 serves it. None, where ranks are given when joining:
+            then whoever comes first on that host does.
+        timeout_s: How long to wait for it, in seconds.
 
     Raises:
-        RendezvousError: When something is not given, or the store cannot be reached.
+        RendezvousError: When it cannot be served, or does not answer.
     """
-    _require_types(init_method, rank, world_size)
-    url = urlsplit(init_method)
-    if url.scheme == "env":
-        rank = _from_env("RANK", "rank") if rank is None else rank
-        if world_size is None:
-            world_size = _from_env("WORLD_SIZE", "world_size")
-    if rank is None or world_size is None:
-        raise RendezvousError(
-            f"init_method {init_method!r} says neither rank nor world size: pass "
-            f"rank= and world_size=, got rank={rank!r} and world_size={world_size!r}"
-        )
-    if not 0 <= rank < world_size:
-        raise RendezvousError(
-            f"rank must be in [0, world_size), got {rank} and {world_size}"
-        )
-    return _open(url, rank, world_size, timeout_s), rank, world_size
+    if rank == 0:
+        return serve_store(host, port, timeout_s)
+    if rank is None and not _answers(host, port) and _is_here(host):
+        with suppress(RendezvousError):  # somebody else was quicker
+            return serve_store(host, port, timeout_s)
+    return reach_store(host, port, timeout_s)
 
 
-def _require_types(init_method: object, rank: object, world_size: object) -> None:
-    if not isinstance(init_method, str):
-        raise RendezvousError(f"init_method must be text, got {init_method!r}")
-    for what, number in (("rank", rank), ("world_size", world_size)):
-        if number is not None and type(number) is not int:
-            raise RendezvousError(f"{what} must be an int, got {number!r}")
+def _answers(host: str, port: int) -> bool:
+    with suppress(OSError):
+        socket.create_connection((host, port), _PROBE_S).close()
+        return True
+    return False
 
 
-def _open(url: SplitResult, rank: int, world_size: int, timeout_s: float) -> Store:
-    if url.scheme == "env" and world_size == 1 and "MASTER_ADDR" not in os.environ:
-        return HashStore()  # a group of one meets nobody
-    if url.scheme == "env":
-        host = os.environ.get("MASTER_ADDR") or _missing_env("MASTER_ADDR")
-        port = _from_env("MASTER_PORT", None)
-        hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        is_server = rank == 0 and not hosted
-        return _tcp_store(host, port, timeout_s, is_server=is_server)
-    address = url.hostname, _port(url)
-    if url.scheme == "tcp" and address[0] is not None and address[1] is not None:
-        return _tcp_store(address[0], address[1], timeout_s, is_server=rank == 0)
-    if url.scheme == "file" and url.path and not url.netloc:
-        return _file_store(url.path, world_size, timeout_s)
-    raise RendezvousError(
-        "init_method must be 'env://', 'tcp://host:port' or 'file:///path', got "
-        f"{url.geturl()!r}"
+def _is_here(host: str) -> bool:
+    """Whether an address is one of this host's."""
+    with suppress(OSError):
+        for family, kind, protocol, _, (address, *rest) in socket.getaddrinfo(
+            host, None, type=socket.SOCK_STREAM
+        ):
+            with suppress(OSError), socket.socket(family, kind, protocol) as probe:
+                probe.bind((address, 0, *rest[1:]))
+                return True
+    return False
+
+
+def serve_store(host: str, port: int, timeout_s: float) -> Store:
+    """Serve a store.
+
+    Raises:
+        RendezvousError: When it cannot listen there.
+    """
+    return within(
+        timeout_s,
+        lambda: _tcp_store(host, port, timeout_s, is_server=True),
+        f"listen at {host}:{port}",
     )
 
 
-def _port(url: SplitResult) -> int | None:
-    try:
-        return url.port
-    except ValueError:
-        return None
+def reach_store(host: str, port: int, timeout_s: float) -> Store:
+    """Reach a store, and wait for whoever serves it. Interruptible.
+
+    Raises:
+        RendezvousError: When it does not answer in time.
+    """
+    clock = MonotonicClock()
+    deadline_s = clock.now_s() + timeout_s
+    _await_server(host, port, clock, deadline_s)
+    left_s = max(deadline_s - clock.now_s(), _PROBE_S)
+    return within(
+        left_s,
+        lambda: _tcp_store(host, port, left_s, is_server=False),
+        f"reach the store at {host}:{port}",
+    )
+
+
+def _await_server(host: str, port: int, clock: Clock, deadline_s: float) -> None:
+    """Wait until something listens there; torch says a lot while it does."""
+    pause = threading.Event()  # never set: an interruptible sleep
+    while True:
+        try:
+            socket.create_connection((host, port), _PROBE_S).close()
+        except OSError as error:
+            if clock.now_s() >= deadline_s:
+                raise RendezvousError(
+                    f"cannot reach the store at {host}:{port}: {error}; is rank 0, or "
+                    "whoever serves it, running?"
+                ) from error
+        else:
+            return
+        pause.wait(_PROBE_AGAIN_S)
 
 
 def _tcp_store(host: str, port: int, timeout_s: float, *, is_server: bool) -> Store:
-    def connect() -> Store:
-        store: Store = dist.TCPStore(  # type: ignore[attr-defined]  # a name that torch makes at import
-            host,
-            port,
-            None,
-            is_server,
-            timeout=timedelta(seconds=timeout_s),
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
-        return store
-
-    act = "listen at" if is_server else "reach rank 0's store at"
-    return _within(timeout_s, connect, f"{act} {host}:{port}")
+    store: Store = dist.TCPStore(  # type: ignore[attr-defined]  # a name that torch makes at import
+        host,
+        port,
+        None,
+        is_server,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+    return store
 
 
-def _file_store(path: str, world_size: int, timeout_s: float) -> Store:
+def file_store(path: str, timeout_s: float) -> Store:
+    """Open a store in a file.
+
+    Raises:
+        RendezvousError: When there is no folder for it, or it is locked for long.
+    """
     folder = Path(path).parent
     if not folder.is_dir():
         raise RendezvousError(
@@ -143,15 +175,21 @@ def _file_store(path: str, world_size: int, timeout_s: float) -> Store:
         )
 
     def make() -> Store:
-        store: Store = dist.FileStore(path, world_size)  # type: ignore[attr-defined]  # as above
+        # Without a number of workers: the last of these would remove the file while
+        # those that join again, or return, already write to it.
+        store: Store = dist.FileStore(path)  # type: ignore[attr-defined]  # as above
         return store
 
-    return _within(timeout_s, make, f"meet in the file {path!r}")
+    return within(timeout_s, make, f"meet in the file {path!r}")
 
 
-def _within(timeout_s: float, make: Callable[[], Store], act: str) -> Store:
-    """Make a store on a thread of its own; it is left behind if it never returns."""
-    made: list[Store] = []
+def within(timeout_s: float, make: Callable[[], T], act: str) -> T:
+    """Do something on a thread of its own, which is left behind if it never returns.
+
+    Raises:
+        RendezvousError: When it fails, or takes longer; says what it was.
+    """
+    made: list[T] = []
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -171,22 +209,4 @@ def _within(timeout_s: float, make: Callable[[], Store], act: str) -> Store:
     raise RendezvousError(
         f"cannot {act}: no answer within {timeout_s} s; does something else listen or "
         "lie there?"
-    )
-
-
-def _from_env(variable: str, argument: str | None) -> int:
-    text = os.environ.get(variable)
-    if text is None:
-        _missing_env(variable, argument)
-    try:
-        return int(text)
-    except ValueError:
-        raise RendezvousError(f"{variable} must be a number, got {text!r}") from None
-
-
-def _missing_env(variable: str, argument: str | None = None) -> NoReturn:
-    way = f", or pass {argument}=" if argument else ""
-    raise RendezvousError(
-        f"init_method 'env://' needs the environment variable {variable}; start the "
-        f"script with torchrun{way}, or use 'tcp://host:port' or 'file:///path'"
     )

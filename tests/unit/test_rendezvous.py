@@ -10,8 +10,8 @@ import threading
 import pytest
 
 import rpcfut
+from rpcfut._meeting_place import open_meeting_place
 from rpcfut._rendezvous import Rendezvous
-from rpcfut._store import open_store
 from rpcfut.transport import ManualClock, MonotonicClock, PeerRecord
 
 
@@ -34,9 +34,16 @@ class DictStore:
         return all(key in self.values for key in keys)
 
     def compare_set(self, key: str, expected: str, desired: str, /) -> bytes:
-        if key not in self.values and not expected:
+        if self.values.get(key, b"") == expected.encode():
             self.values[key] = desired.encode()
-        return self.values[key]
+        return self.values.get(key, expected.encode())
+
+    def multi_get(self, keys: list[str], /) -> list[bytes]:
+        return [self.get(key) for key in keys]
+
+    def add(self, key: str, amount: int, /) -> int:
+        self.values[key] = str(int(self.values.get(key, b"0")) + amount).encode()
+        return int(self.values[key])
 
 
 class BrokenStore(DictStore):
@@ -62,6 +69,9 @@ def record(rank: int, name: str = "w") -> PeerRecord:
     )
 
 
+HERE = record(0)  # of a host that nobody is on
+
+
 def meeting(
     store: DictStore, rank: int = 0, world_size: int = 2, timeout_s: float = 5.0
 ) -> Rendezvous:
@@ -77,7 +87,7 @@ def meeting(
 
 def publish(store: DictStore, rank: int, /, **changes: object) -> None:
     fields = {n: getattr(record(rank), n) for n in PeerRecord.__dataclass_fields__}
-    store.set(f"p/member/{rank}", json.dumps({**fields, "world_size": 2, **changes}))
+    store.set(f"p/0/member/{rank}", json.dumps({**fields, "world_size": 2, **changes}))
 
 
 def test_all_ranks_get_all_records() -> None:
@@ -86,7 +96,7 @@ def test_all_ranks_get_all_records() -> None:
 
     def join(rank: int) -> None:
         one = meeting(store, rank)
-        one.claim_name(f"w{rank}")
+        one.claim(f"w{rank}", HERE)
         seen[rank] = one.exchange(record(rank))
         one.barrier()
 
@@ -100,9 +110,9 @@ def test_all_ranks_get_all_records() -> None:
 
 def test_b99_a_taken_name_names_both_ranks_and_tells_the_others() -> None:
     store = DictStore()
-    meeting(store, 0).claim_name("w")
+    meeting(store, 0).claim("w", HERE)
     with pytest.raises(rpcfut.DuplicateNameError, match=r"ranks 0 and 1 .* 'w'"):
-        meeting(store, 1).claim_name("w")
+        meeting(store, 1).claim("w", HERE)
     with pytest.raises(rpcfut.RendezvousError, match="rank 1: ranks 0 and 1 both want"):
         meeting(store, 0).exchange(record(0))
 
@@ -158,7 +168,7 @@ def test_b97_who_is_missing_is_said_while_waiting_and_at_the_end(
 )
 def test_a_malformed_record_is_refused(raw: bytes) -> None:
     store = DictStore()
-    store.set("p/member/1", raw)
+    store.set("p/0/member/1", raw)
     with pytest.raises(rpcfut.RendezvousError, match="record of rank 1"):
         meeting(store, 0).exchange(record(0))
 
@@ -185,14 +195,14 @@ def test_a_record_with_a_wrong_field_is_refused(change: dict[str, object]) -> No
 
 def test_a_store_that_fails_is_an_error_of_ours_in_one_line() -> None:
     with pytest.raises(rpcfut.RendezvousError, match=r"failed: Failed to recv$"):
-        meeting(BrokenStore()).claim_name("w")
+        meeting(BrokenStore()).claim("w", HERE)
     with pytest.raises(rpcfut.RendezvousError, match=r"failed: Failed to recv$"):
         meeting(BrokenStore()).barrier()
 
 
 def test_a_file_in_no_folder_is_refused_at_once() -> None:
     with pytest.raises(rpcfut.RendezvousError, match="no folder '/nonexistent/dir'"):
-        open_store("file:///nonexistent/dir/x", 0, 1, 5.0)
+        open_meeting_place("file:///nonexistent/dir/x", 0, 1, 5.0)
 
 
 def test_a_server_that_is_none_is_given_up_in_time() -> None:
@@ -200,7 +210,7 @@ def test_a_server_that_is_none_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with pytest.raises(rpcfut.RendezvousError, match=f"127.0.0.1:{port}"):
-            open_store(f"tcp://127.0.0.1:{port}", 1, 2, 0.5)
+            open_meeting_place(f"tcp://127.0.0.1:{port}", 1, 2, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +236,7 @@ def test_what_is_missing_or_wrong_is_named(
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(rpcfut.RendezvousError, match=text):
-        open_store(init_method, rank, world_size, 1.0)
+        open_meeting_place(init_method, rank, world_size, 1.0)
 
 
 @pytest.mark.parametrize("field", ["name", "incarnation", "address"])
@@ -255,13 +265,13 @@ def test_who_failed_may_try_again_in_the_same_place() -> None:
     """Nothing of the first try stays behind to be met."""
     store = DictStore()
     first = meeting(store, 0, timeout_s=0.01)
-    first.claim_name("w0")
+    first.claim("w0", HERE)
     with pytest.raises(rpcfut.MissingWorkersError):
         first.exchange(record(0))
     first.withdraw()
     assert store.values == {}
     again = meeting(store, 0)
-    again.claim_name("w0")
+    again.claim("w0", HERE)
     publish(store, 1)
     assert again.exchange(record(0))[1] == record(1)
 

@@ -119,6 +119,24 @@ class Handler(Protocol):
         """
         ...
 
+    def on_join(self, rank: int, body: bytes) -> None:
+        """Take note that somebody wants to be known, who may be anyone.
+
+        Args:
+            rank: Who it says it is.
+            body: What it says of itself.
+        """
+        ...
+
+    def on_welcome(self, rank: int, body: bytes) -> None:
+        """Take note that a peer knows this worker.
+
+        Args:
+            rank: Who says so.
+            body: Empty; or, in words, why it does not.
+        """
+        ...
+
     def on_ask(self, rank: int, call_id: int) -> str:
         """Say in a few words where a call of that peer is."""
         ...

@@ -51,6 +51,7 @@ _log = logging.getLogger(__name__)
 _JOIN_TIMEOUT_S = 5.0
 _DEEP = 16  # more open calls than these, and their callees have enough to do
 _NOTICES = frozenset({Kind.READY, Kind.GOODBYE})
+_SAYS = _NOTICES | {Kind.JOIN, Kind.WELCOME}
 
 
 class Endpoint:
@@ -313,26 +314,27 @@ class Endpoint:
             may_hold=self._crew.has_more,
         )
 
-    def send_notice(self, rank: int, kind: Kind) -> bool:
-        """Tell a peer something that is not answered. Does not block.
-
-        Args:
-            rank: Whom to tell.
-            kind: READY or GOODBYE.
+    def send_notice(self, rank: int, kind: Kind, body: bytes = b"") -> bool:
+        """Tell a peer that we are READY, say GOODBYE, JOIN or WELCOME. Does not block.
 
         Returns:
             False when the peer is gone or unknown, or this endpoint closed.
 
         Raises:
-            LocalProtocolError: When the kind is no notice.
+            LocalProtocolError: When the kind is none of these.
         """
-        if kind not in _NOTICES:
-            raise LocalProtocolError(f"{kind!r} is none of {sorted(_NOTICES)!r}")
+        if kind not in _SAYS:
+            raise LocalProtocolError(f"{kind!r} is none of {sorted(_SAYS)!r}")
         try:
             incarnation = self._ledger.incarnation_of(rank)
         except (PeerLost, UnknownPeer):
             return False
-        return self._sender.send_or_log(rank, kind, 0, incarnation)
+        return self._sender.send_or_log(rank, kind, 0, incarnation, body)
+
+    def lose_peer(self, rank: int, incarnation: int, reason: str) -> None:
+        """Count a peer as lost, if that life of it is alive. Does not block."""
+        self._watch.unwatch(rank)
+        self._on_peer_lost(incarnation, rank, reason)
 
     def close(self) -> None:
         """Fail all open calls, end the threads, close the link. Idempotent.

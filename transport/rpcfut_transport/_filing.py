@@ -1,7 +1,8 @@
 """What becomes of each message that was read.
 
 A message counts only if it is meant for this incarnation and comes from a living peer
-in its present one; else it is counted and dropped (RPC-5, RPC-7).
+in its present one; else it is counted and dropped (RPC-5, RPC-7). All but one: a JOIN
+may come from anyone.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Filing:
             if sink is not None:
                 tell = sink.on_result if kind is Kind.RESULT else sink.on_error
                 return self.tell(tell, body, frames[1:])
-        elif not self._ledger.accepts(rank, incarnation):
+        elif kind is not Kind.JOIN and not self._ledger.accepts(rank, incarnation):
             self._drop(header)
         elif kind is Kind.CALL:
             deadline_s = None
@@ -124,6 +125,10 @@ class Filing:
         elif kind is Kind.GOODBYE:
             self._on_goodbye(header.sender_rank, header.sender_incarnation)
             self._on_notice(header)
+        elif kind is Kind.JOIN:
+            self.tell(self._handler.on_join, header.sender_rank, bytes(body))
+        elif kind is Kind.WELCOME:
+            self.tell(self._handler.on_welcome, header.sender_rank, bytes(body))
         else:
             self._drop(header)
 

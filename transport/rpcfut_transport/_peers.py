@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from dataclasses import dataclass
 
 from rpcfut_transport._errors import LinkError
@@ -40,6 +41,25 @@ class PeerRecord:
         return (
             self.host_id == other.host_id and self.pid_namespace == other.pid_namespace
         )
+
+    def sees_end_of(self, other: PeerRecord) -> bool:
+        """Say whether the other's process has ended for certain. Reads ``/proc``."""
+        if not self.sees_pids_of(other):
+            return False
+        try:
+            pidfd = os.pidfd_open(other.pid)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            return False
+        try:
+            # A process that has ended keeps its number until its parent looks at it.
+            poller = select.poll()
+            poller.register(pidfd, select.POLLIN)
+            is_other = process_start_time(other.pid) != other.start_time
+            return is_other or bool(poller.poll(0))
+        finally:
+            os.close(pidfd)
 
 
 def describe_this_process(
