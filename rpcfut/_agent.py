@@ -49,6 +49,7 @@ Workers: TypeAlias = (
 _log = logging.getLogger("rpcfut.agent")
 
 _CLOSE_S = 5.0
+_GOODBYES_S = 2.0
 
 
 class Agent:
@@ -71,8 +72,9 @@ class Agent:
         options: AgentOptions | None = None,
         clock: Clock | None = None,
     ) -> None:
-        # Called before peers hear that this worker leaves: the store may end with them.
-        self.before_ready: Callable[[], None] = _nothing
+        # Called when this worker leaves, before it says goodbye.
+        self.before_goodbye: Callable[[], None] = _nothing
+        self.leaves_last = False  # others need what this process keeps, as they leave
         self.info = WorkerInfo(record.name, record.rank)
         self._options = options or AgentOptions()
         self._exposed = exposed
@@ -340,6 +342,9 @@ class Agent:
         """Leave the group; see `rpcfut.shutdown`."""
         if self._is_closed:
             return
+        if os.getpid() != self._pid:  # a forked child has nothing to leave
+            self._is_closed = True
+            return
         if graceful and current_pool() is self._pool:
             raise LifecycleError(
                 "shutdown() inside a function that a peer called would wait for that "
@@ -348,11 +353,10 @@ class Agent:
             )
         try:
             if graceful:
-                self._leaving.wait(
-                    timeout, alone=self._is_open, before_ready=self.before_ready
-                )
-            else:
-                self.before_ready()
+                self._leaving.wait(timeout, alone=self._is_open)
+            self.before_goodbye()
+            if graceful and self.leaves_last:
+                self._leaving.wait_for_goodbyes(_GOODBYES_S)
         except Exception:  # noqa: BLE001 - logged: it must not keep us here
             _log.warning("worker %r leaves at once", self.info.name, exc_info=True)
         finally:

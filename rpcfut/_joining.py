@@ -16,6 +16,7 @@ from rpcfut._meeting_place import MeetingPlace, open_meeting_place
 from rpcfut._open_group import OpenGroup
 from rpcfut._options import AgentOptions
 from rpcfut._process import Process, lock, this_process
+from rpcfut._records import OPEN
 from rpcfut._rendezvous import Rendezvous
 from rpcfut._store import within
 from rpcfut_transport import (
@@ -197,7 +198,9 @@ def _join(
             process.agent = agent
             undo.callback(setattr, process, "agent", None)
             _meet(agent, meeting, timeout_s)
-            agent.before_ready = partial(_take_leave, meeting)
+            agent.before_goodbye = partial(_take_leave, meeting)
+            # It may serve the store, in which the others say that they leave.
+            agent.leaves_last = meeting.rank == 0 and meeting.world_size != OPEN
         except TransportError as error:
             meeting.give_up(str(error))
             raise RendezvousError(f"worker {name!r} cannot join: {error}") from error

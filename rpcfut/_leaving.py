@@ -71,23 +71,15 @@ class Leaving:
         if is_ready:
             self._endpoint.send_notice(rank, Kind.READY)
 
-    def wait(
-        self,
-        timeout_s: float | None,
-        *,
-        alone: bool,
-        before_ready: Callable[[], None],
-    ) -> None:
+    def wait(self, timeout_s: float | None, *, alone: bool) -> None:
         """Wait until nothing keeps the worker, or the time is over.
 
         Args:
             timeout_s: How long; None for as long as it takes.
             alone: Whether the others stay.
-            before_ready: Called once the worker has no calls of its own left.
         """
         deadline_s = None if timeout_s is None else self._clock.now_s() + timeout_s
         is_done = self._wait_until(self._has_no_calls, deadline_s)
-        before_ready()
         if is_done and not alone:
             self._say_ready()
         is_free = self._has_answered if alone else self._are_all_ready
@@ -98,6 +90,10 @@ class Leaving:
                 timeout_s,
                 self._why(),
             )
+
+    def wait_for_goodbyes(self, timeout_s: float) -> None:
+        """Wait until all others have gone, or the time is over."""
+        self._wait_until(lambda: not self.others, self._clock.now_s() + timeout_s)
 
     def _say_ready(self) -> None:
         with self._changed:

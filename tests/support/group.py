@@ -61,39 +61,58 @@ def _context() -> Any:
 
 
 @contextmanager
+def nursery(*, daemon: bool = True) -> Iterator[Callable[..., Child]]:
+    """Yield what starts ``function(*args)`` in a process of its own.
+
+    Those that still run at the end of the context get a moment, and are killed then, or
+    if it is left by an error. A process that starts others must be no daemon.
+    """
+    context = _context()
+    started: list[Child] = []
+
+    def start(function: Callable[..., Any], *args: Any) -> Child:
+        results, out = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_run,
+            args=(function, args, out),
+            name=f"child {len(started)}",
+            daemon=daemon,
+        )
+        process.start()
+        out.close()
+        started.append(Child(process, results))
+        return started[-1]
+
+    try:
+        yield start
+        for child in started:
+            child.process.join(JOIN_S)
+    finally:
+        for child in started:
+            if child.process.is_alive():
+                child.process.kill()
+            child.process.join(JOIN_S)
+            child.process.close()
+            child.results.close()
+
+
+@contextmanager
+def meeting_file() -> Iterator[str]:
+    """An init_method that nobody else uses."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield f"file://{Path(folder, 'rendezvous')}"
+
+
+@contextmanager
 def children(
-    function: Callable[..., Any], count: int, *args: Any
+    function: Callable[..., Any], count: int, *args: Any, daemon: bool = True
 ) -> Iterator[list[Child]]:
     """Run ``function(rank, count, rendezvous, *args)`` in `count` processes.
 
     Those that still run at the end of the context are killed.
     """
-    context = _context()
-    started: list[Child] = []
-    with tempfile.TemporaryDirectory() as folder:
-        rendezvous = f"file://{Path(folder, 'rendezvous')}"
-        try:
-            for rank in range(count):
-                results, out = context.Pipe(duplex=False)
-                process = context.Process(
-                    target=_run,
-                    args=(function, (rank, count, rendezvous, *args), out),
-                    name=f"child {rank}",
-                    daemon=True,
-                )
-                process.start()
-                out.close()
-                started.append(Child(process, results))
-            yield started
-            for child in started:
-                child.process.join(JOIN_S)
-        finally:
-            for child in started:
-                if child.process.is_alive():
-                    child.process.kill()
-                child.process.join(JOIN_S)
-                child.process.close()
-                child.results.close()
+    with meeting_file() as rendezvous, nursery(daemon=daemon) as start:
+        yield [start(function, rank, count, rendezvous, *args) for rank in range(count)]
 
 
 def run_group(function: Callable[..., Any], count: int, *args: Any) -> list[Any]:
