@@ -151,6 +151,10 @@ class Membership:
                 remind_s = self._clock.now_s() + _REMIND_S
                 _log.warning("%r waits for an answer of %s", self._me.name, names)
 
+    def record_of(self, rank: int) -> PeerRecord | None:
+        """What the member of a rank says of itself; None if there is none."""
+        return self._records.get(rank)
+
     def watch(self, callback: Callable[[WorkerEvent], object]) -> Watch:
         """Have somebody told who comes and goes; the present members first."""
         watch = Watch(callback, self._submit, call_site())

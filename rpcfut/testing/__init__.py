@@ -1,6 +1,7 @@
 """For tests of code that uses rpcfut."""
 
 from rpcfut.testing._cluster import local_cluster as local_cluster
+from rpcfut.testing._processes import process_cluster as process_cluster
 from rpcfut.testing._sim_array import HostBuffer as HostBuffer
 from rpcfut.testing._sim_array import SimArray as SimArray
 from rpcfut.testing._sim_errors import Allocation as Allocation
@@ -25,5 +26,6 @@ __all__ = [
     "Simulation",
     "UseAfterFreeError",
     "local_cluster",
+    "process_cluster",
     "simulate",
 ]

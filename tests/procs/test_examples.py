@@ -71,6 +71,40 @@ def test_one_call_reaches_all_workers(tmp_path: Path) -> None:
     assert lines[3:] == ["best: worker3 15.0"]
 
 
+@pytest.mark.timeout(90)
+def test_torchrun_tells_workers_who_they_are(tmp_path: Path) -> None:
+    printed = run(
+        *("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"),
+        f"--log-dir={tmp_path}",
+        str(ROOT / "examples/torchrun.py"),
+    )
+    assert sorted(printed.splitlines()) == [
+        "worker0 of 2 asked worker1: 2.0",
+        "worker1 of 2 asked worker0: 4.0",
+    ]
+
+
+@pytest.mark.timeout(90)
+def test_workers_that_torchrun_starts_again_meet_anew(tmp_path: Path) -> None:
+    """The store is the same, and what the first ones left there is not in the way."""
+    script = tmp_path / "crash_once.py"
+    script.write_text(
+        "import os, rpcfut\n"
+        "rpcfut.init_rpc('w' + os.environ['RANK'])\n"
+        "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "if attempt == '0':\n"
+        "    os._exit(int(os.environ['RANK']))\n"
+        "print('met in attempt', attempt, len(rpcfut.get_worker_infos()), flush=True)\n"
+        "rpcfut.shutdown()\n"
+    )
+    printed = run(
+        *("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"),
+        *("--max-restarts=1", "--monitor-interval=0.1", f"--log-dir={tmp_path}"),
+        str(script),
+    )
+    assert printed.splitlines() == ["met in attempt 1 2"] * 2
+
+
 def test_every_example_is_tested() -> None:
     found = {path.stem for path in (ROOT / "examples").glob("*.py")}
-    assert found == {*EXAMPLES, "fan_out", "first_call", "quickstart"}
+    assert found == {*EXAMPLES, "fan_out", "first_call", "quickstart", "torchrun"}

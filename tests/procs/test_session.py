@@ -7,9 +7,11 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from tests.support import session
 from tests.support.group import children, meeting_file, nursery, run_group
@@ -86,7 +88,7 @@ def test_b99_a_name_of_an_open_group_is_given_once() -> None:
     with nursery() as start, meeting_file() as file:
         host = start(session.host_an_open_group, file, "guest left")
         start(session.visit_an_open_group, "early", file).result()  # host is there
-        text = start(session.try_to_join, "host", file).result(5)
+        text = start(session.try_to_join, "host", file).result()
         start(session.visit_an_open_group, "guest", file).result()
         host.result()
     assert text.startswith("DuplicateNameError: worker 'host' is a member already")
@@ -139,7 +141,8 @@ def test_b100_twelve_workers_join_an_open_group_at_once() -> None:
 def test_b100_a_restarted_worker_takes_its_name_again(place: str) -> None:
     """B100, RPC-7: it has another rank, and calls by name reach it."""
     with nursery() as start, meeting_file() as file:
-        address = file if place == "file" else f"tcp://localhost:{free_port()}"
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        address = file if place == "file" else f"tcp://127.0.0.1:{store.port}"
         host = start(session.host_an_open_group, address, "again left")
         start(session.visit_an_open_group, "early", address).result()  # host is there
         dying = start(session.join_and_die, "again", address)
@@ -247,3 +250,28 @@ def test_b84_a_function_may_use_a_data_loader_that_forks() -> None:
     with children(session.load_data_there, 2, daemon=False) as group:
         seen = [child.result() for child in group]
     assert seen == [(28.0, "w1"), (None, "w0")]
+
+
+def test_b106_helpers_end_with_a_driver_that_was_killed() -> None:
+    """B106: they see their parent end, also in the middle of a call."""
+    with tempfile.TemporaryDirectory() as folder, nursery(daemon=False) as start:
+        driver = start(session.drive_and_die, folder)
+        with pytest.raises(RuntimeError, match="exit code -9"):
+            driver.result()
+        pids = Path(folder, "pids").read_text().split()
+        assert len(pids) == 2
+        wait_until(lambda: not any(is_running(pid) for pid in pids), 5)
+
+
+def test_helpers_of_a_driver_are_called_and_end() -> None:
+    with nursery(daemon=False) as start:
+        assert start(session.drive, ["a", "b"]).result() == ["a", "b"]
+
+
+def is_running(pid: str) -> bool:
+    """Whether a process runs, and is not only kept until its parent looks at it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import rpcfut
+import rpcfut.testing
 from rpcfut.transport import MonotonicClock
 from tests.support.threads import wait_until
 
@@ -347,3 +349,21 @@ def watch_here(name: str) -> list[str]:
     """Wait until a worker of that name is known; then all that are."""
     wait_until(lambda: name in names_here(), PATIENCE_S)
     return names_here()
+
+
+# ---- helpers of a driver -------------------------------------------------------------
+
+
+def drive_and_die(folder: str) -> None:
+    """Start helpers, say who they are, and be killed; leave things in `folder` only."""
+    tempfile.tempdir = os.environ["TMPDIR"] = folder
+    with rpcfut.testing.process_cluster("a", "b", expose=["tests.support.session"]):
+        pids = [rpcfut.rpc_sync(name, pid_here) for name in ("a", "b")]
+        rpcfut.rpc_async("a", wait_at_gate, args=("never",))
+        Path(folder, "pids").write_text(" ".join(map(str, pids)))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def drive(names: list[str]) -> list[str]:
+    with rpcfut.testing.process_cluster(*names, expose=["tests.support.session"]):
+        return [rpcfut.rpc_sync(name, name_here) for name in names]

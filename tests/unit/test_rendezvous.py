@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
+import os
 import socket
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rpcfut
 from rpcfut._meeting_place import open_meeting_place
+from rpcfut._member_stores import MemberStores
+from rpcfut._open_group import OpenGroup
+from rpcfut._records import write_record
 from rpcfut._rendezvous import Rendezvous
-from rpcfut.transport import ManualClock, MonotonicClock, PeerRecord
+from rpcfut.transport import (
+    ManualClock,
+    MonotonicClock,
+    PeerRecord,
+    describe_this_process,
+)
 
 
 class DictStore:
@@ -283,3 +295,285 @@ def test_a_rank_that_is_lost_while_joining_is_not_waited_for() -> None:
     one.exchange(record(0))
     with pytest.raises(rpcfut.MissingWorkersError, match="rank 1 of 2 was lost"):
         one.barrier(lambda: {1})
+
+
+# ---- returning, and the next group ----------------------------------------------
+
+
+def gone(rank: int) -> PeerRecord:
+    """A process that has ended, as far as `me` can tell."""
+    return dataclasses.replace(me(rank), start_time=1, incarnation=rank + 70)
+
+
+def me(rank: int) -> PeerRecord:
+    return describe_this_process(
+        rank=rank, name=f"w{rank}", incarnation=rank + 7, address=f"ipc:///here/{rank}"
+    )
+
+
+def come_together(store: DictStore, *records: PeerRecord) -> None:
+    for one in records:
+        store.set(f"p/0/member/{one.rank}", write_record(one, len(records)))
+        store.set(f"p/0/name/{one.name}", str(one.rank))
+        store.set(f"p/0/ready/{one.rank}", "1")
+    store.set("p/latest", "0")
+
+
+def test_b100_a_rank_returns_to_a_group_that_had_come_together() -> None:
+    store = DictStore()
+    come_together(store, gone(0), record(1))
+    one = meeting(store, 0)
+    one.claim("w0", me(0))
+    assert one.is_return
+    assert one.exchange(me(0)) == [me(0), record(1)]
+    assert one.is_published(record(1))
+    assert not one.is_published(gone(0))
+    one.withdraw()
+    assert store.check(["p/0/member/0"]), "who returned has nothing to take back"
+
+
+def test_b99_a_rank_whose_process_runs_is_not_taken() -> None:
+    store = DictStore()
+    running = dataclasses.replace(me(0), pid=os.getppid(), start_time=parent_start())
+    come_together(store, running, record(1))
+    with pytest.raises(rpcfut.RendezvousError, match="two processes say"):
+        meeting(store, 0).claim("w0", me(0))
+
+
+def parent_start() -> int:
+    stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def test_a_group_that_all_left_is_followed_by_the_next() -> None:
+    store = DictStore()
+    come_together(store, me(0), record(1))
+    for rank in range(2):
+        store.set(f"p/0/left/{rank}", "1")
+    one = meeting(store, 0)
+    one.claim("w0", me(0))
+    assert not one.is_return
+    publish_in_next = json.loads(write_record(record(1), 2))
+    store.set("p/1/member/1", json.dumps(publish_in_next))
+    assert one.exchange(me(0))[1] == record(1)
+
+
+def test_a_group_whose_processes_all_ended_is_followed_by_the_next() -> None:
+    """A file that an earlier run left behind is in nobody's way."""
+    store = DictStore()
+    come_together(store, gone(0), gone(1))
+    one = meeting(store, 0)
+    one.claim("other", me(0))
+    assert not one.is_return
+    assert store.get("p/1/name/other") == b"0"
+
+
+def test_one_that_ended_while_joining_is_replaced() -> None:
+    """The group had not come together: there is nothing to return to."""
+    store = DictStore()
+    store.set("p/0/member/0", write_record(gone(0), 2))
+    store.set("p/0/name/w0", "0")
+    publish(store, 1)
+    one = meeting(store, 0)
+    one.claim("w0", me(0))
+    assert not one.is_return
+    assert one.exchange(me(0)) == [me(0), record(1)]
+
+
+def test_b96_each_look_at_the_store_is_one_question() -> None:
+    """B96: or forty workers would ask sixteen hundred in each round."""
+
+    class Counting(DictStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.questions = 0
+
+        def check(self, keys: list[str], /) -> bool:
+            self.questions += 1
+            return super().check(keys)
+
+        def get(self, key: str, /) -> bytes:
+            self.questions += 1
+            return super().get(key)
+
+        def multi_get(self, keys: list[str], /) -> list[bytes]:
+            self.questions += 1
+            return [self.values[key] for key in keys]
+
+    store = Counting()
+    for rank in range(1, 100):
+        publish(store, rank, world_size=100)
+        store.set(f"p/0/ready/{rank}", "1")
+    one = meeting(store, 0, world_size=100)
+    one.claim("w0", HERE)
+    one.exchange(record(0))
+    one.barrier()
+    assert store.questions < 20
+
+
+# ---- open groups ----------------------------------------------------------------
+
+
+def open_join(store: DictStore, name: str, **changes: Any) -> tuple[OpenGroup, Any]:
+    group = OpenGroup(store, prefix="p")
+    group.claim(name, me(0))
+    mine = dataclasses.replace(
+        me(group.rank), name=name, incarnation=group.rank + 7, **changes
+    )
+    return group, group.exchange(mine)
+
+
+def test_b100_ranks_count_in_the_order_of_joining() -> None:
+    store = DictStore()
+    first, alone = open_join(store, "a")
+    second, both = open_join(store, "b")
+    assert (first.rank, second.rank) == (0, 1)
+    assert [one.name for one in alone] == ["a"]
+    assert [one.name for one in both] == ["a", "b"]
+    first.leave()
+    third, rest = open_join(store, "a")
+    assert third.rank == 2
+    assert [one.name for one in rest] == ["b", "a"]
+    assert not third.is_published(alone[0])
+    assert third.is_published(both[1])
+
+
+def test_b99_a_name_that_is_in_use_is_refused() -> None:
+    store = DictStore()
+    open_join(store, "a", pid=os.getppid(), start_time=parent_start())
+    with pytest.raises(rpcfut.DuplicateNameError, match="'a' is a member already"):
+        open_join(store, "a")
+
+
+def test_b100_a_name_of_one_that_ended_may_be_taken() -> None:
+    store = DictStore()
+    open_join(store, "a", start_time=1)
+    group, _ = open_join(store, "a")
+    assert store.get("p/open/name/a") == str(group.rank).encode()
+
+
+def test_a_name_on_another_host_is_taken_for_now_and_given_back() -> None:
+    """Nobody here can tell whether that one lives; the members will say."""
+    store = DictStore()
+    open_join(store, "a", host_id="elsewhere")
+    group, found = open_join(store, "a")
+    assert found[0].host_id == "elsewhere"
+    group.withdraw()
+    assert store.get("p/open/name/a") == b"0"
+    assert store.get("p/open/member/1") == b""
+
+
+def test_one_that_has_a_rank_but_no_record_yet_is_passed_over() -> None:
+    """It will read ours."""
+    store = DictStore()
+    store.add("p/open/joined", 1)
+    _, found = open_join(store, "b")
+    assert [one.rank for one in found] == [1]
+
+
+@pytest.mark.parametrize("raw", [b"{}", b"\xff", b"[" * 4000])
+def test_a_malformed_record_of_an_open_group_is_refused(raw: bytes) -> None:
+    store = DictStore()
+    store.add("p/open/joined", 1)
+    store.set("p/open/member/0", raw)
+    with pytest.raises(rpcfut.RendezvousError, match="record of rank 0"):
+        open_join(store, "b")
+
+
+@pytest.mark.parametrize("count", [-5, 2**40])
+def test_a_counter_that_makes_no_sense_is_refused(count: int) -> None:
+    store = DictStore()
+    store.set("p/open/joined", str(count))
+    with pytest.raises(rpcfut.RendezvousError, match="gave out the rank"):
+        open_join(store, "b")
+
+
+def test_a_name_with_a_nonsensical_owner_may_be_taken() -> None:
+    store = DictStore()
+    store.set("p/open/name/a", "\x1b[2J")
+    open_join(store, "a")
+    assert store.get("p/open/name/a") == b"0"
+
+
+# ---- each member its own store --------------------------------------------------
+
+
+def spread(count: int) -> list[MemberStores]:
+    """Stores of members that all run, at ports that are none."""
+    own = [DictStore() for _ in range(count)]
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
+    addresses = [("127.0.0.1", port) for port in ports]
+
+    def reach(_: str, port: int) -> DictStore:
+        return own[ports.index(port)]
+
+    stores = [MemberStores(own[rank], rank, addresses, reach) for rank in range(count)]
+    for store in stores:
+        store._store_of = lambda rank: own[rank]  # type: ignore[method-assign]
+    return stores
+
+
+def test_a_key_of_a_rank_lies_with_it() -> None:
+    first, second = spread(2)
+    assert not first.check(["p/member/1"])
+    second.set("p/member/1", "x")
+    assert first.check(["p/member/1"])
+    assert first.get("p/member/1") == b"x"
+    first.set("p/member/1", "y")
+    assert second.get("p/member/1") == b"x", "nobody writes for another"
+
+
+def test_a_key_of_nobody_is_found_with_anybody() -> None:
+    first, second = spread(2)
+    second.set("p/failed", "why")
+    assert first.check(["p/failed"])
+    assert first.get("p/failed") == b"why"
+    assert first.multi_get(["p/failed"]) == [b"why"]
+    with pytest.raises(RuntimeError, match="no member has the key"):
+        first.get("p/other")
+
+
+def test_a_member_that_does_not_listen_has_no_keys() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    addresses = [("127.0.0.1", 1), ("127.0.0.1", port)]
+    store = MemberStores(DictStore(), 0, addresses, lambda *_: DictStore())
+    assert not store.check(["p/member/1"])
+
+
+@pytest.mark.parametrize(
+    ("init_method", "rank", "world_size", "text"),
+    [
+        ("peers://a:1,b:2", None, None, "lists 2 workers: pass rank="),
+        ("peers://a:1,b:2", 2, None, "lists 2 workers: pass rank="),
+        ("peers://a:1,b:2", 0, 3, "but world_size is 3"),
+        ("peers://a:1,b", 0, None, "must list host:port of each rank"),
+        ("peers://a:1,a:1", 0, None, "all different"),
+        ("peers://", 0, None, "must list host:port"),
+        ("peers://a:1,b:x", 0, None, "must list host:port"),
+    ],
+)
+def test_a_list_of_peers_says_what_is_wrong_with_it(
+    init_method: str, rank: int | None, world_size: int | None, text: str
+) -> None:
+    with pytest.raises(rpcfut.RendezvousError, match=text):
+        open_meeting_place(init_method, rank, world_size, 1.0)
+
+
+def test_without_rank_and_size_the_group_is_open(tmp_path: Path) -> None:
+    place = open_meeting_place(f"file://{tmp_path}/x", None, None, 1.0)
+    assert (place.rank, place.world_size) == (None, None)
+
+
+def test_torchrun_starting_again_means_another_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prefixes = set()
+    for attempt in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        monkeypatch.delenv("MASTER_ADDR", raising=False)
+        prefixes.add(open_meeting_place("env://", 0, 1, 1.0).prefix)
+    assert len(prefixes) == 2
