@@ -106,7 +106,7 @@ FAULTS = [
     ),
     Fault(
         row="b99",
-        what="a worker that is not there is compared with none that is",
+        what="an unknown worker is compared with none that is known",
         path="rpcfut/_workers.py",
         old='            text += f"; did you mean {close[0]!r}?" if close else ""\n',
         new="",
