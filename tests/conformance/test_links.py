@@ -409,7 +409,7 @@ def test_the_inbox_asks_the_kernel_who_connects(
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")
     with _zmq_link() as link:
         _folder(link).chmod(0o755)
-        Path(link._path).chmod(0o777)
+        Path(link.address.removeprefix("ipc://")).chmod(0o777)
         assert _greeting_nbytes(link, os.getuid()) == 1
         assert _greeting_nbytes(link, 12345) == 0
 

@@ -12,6 +12,7 @@ from rpcfut_transport._clock import ManualClock as ManualClock
 from rpcfut_transport._clock import MonotonicClock as MonotonicClock
 from rpcfut_transport._crew import Crew as Crew
 from rpcfut_transport._endpoint import Endpoint as Endpoint
+from rpcfut_transport._errors import AuthenticationError as AuthenticationError
 from rpcfut_transport._errors import ClosedError as ClosedError
 from rpcfut_transport._errors import LinkError as LinkError
 from rpcfut_transport._errors import LocalProtocolError as LocalProtocolError
@@ -26,13 +27,18 @@ from rpcfut_transport._peers import describe_this_process as describe_this_proce
 from rpcfut_transport._wire import MAX_BUFFERS as MAX_BUFFERS
 from rpcfut_transport._wire import Kind as Kind
 from rpcfut_transport.links import Link as Link
+from rpcfut_transport.links import LinkOptions as LinkOptions
 from rpcfut_transport.links import MemoryLink as MemoryLink
 from rpcfut_transport.links import MemoryNetwork as MemoryNetwork
+from rpcfut_transport.links import NetworkOptions as NetworkOptions
+from rpcfut_transport.links import OnWay as OnWay
+from rpcfut_transport.links import WayEvent as WayEvent
 from rpcfut_transport.links import ZmqLink as ZmqLink
 
 __all__ = [
     "KEEP_ALIVE_MIN_NBYTES",
     "MAX_BUFFERS",
+    "AuthenticationError",
     "Buffer",
     "Clock",
     "ClosedError",
@@ -45,11 +51,14 @@ __all__ = [
     "Kind",
     "Link",
     "LinkError",
+    "LinkOptions",
     "LocalProtocolError",
     "ManualClock",
     "MemoryLink",
     "MemoryNetwork",
     "MonotonicClock",
+    "NetworkOptions",
+    "OnWay",
     "PeerLost",
     "PeerRecord",
     "RemoteProtocolError",
@@ -57,6 +66,7 @@ __all__ = [
     "TransportError",
     "UnknownPeer",
     "Waiter",
+    "WayEvent",
     "Work",
     "ZmqLink",
     "describe_this_process",

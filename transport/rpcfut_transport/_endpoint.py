@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from rpcfut_transport._calls import CallKey, Counters, Handler, IncomingCall, ReplySink
 from rpcfut_transport._crew import Threads
 from rpcfut_transport._errors import (
+    AuthenticationError,
     ClosedError,
     LocalProtocolError,
     PeerLost,
@@ -31,10 +32,9 @@ from rpcfut_transport._liveness import PidWatch
 from rpcfut_transport._reader import Reader
 from rpcfut_transport._sender import Sender
 from rpcfut_transport._session import PeerState
-from rpcfut_transport._wire import (
-    MAX_REMAINING_S,
-    Kind,
-)
+from rpcfut_transport._ways import open_way
+from rpcfut_transport._wire import MAX_REMAINING_S, Kind
+from rpcfut_transport.links._link import WayEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,7 +136,8 @@ class Endpoint:
         """
         with self._membership_lock:
             self._ledger.check_new_peer(peer.rank, peer.incarnation)
-            self._link.connect(peer.rank, peer.address)
+            on_way = partial(self._on_way, peer.incarnation, peer.rank)
+            open_way(self._link, self._record, peer, on_way)
             self._ledger.add_peer(peer.rank, peer.name, peer.incarnation)
             if self._record.sees_pids_of(peer):
                 on_lost = partial(self._on_peer_lost, peer.incarnation)
@@ -370,6 +371,14 @@ class Endpoint:
         if self._end_peer(rank, incarnation, PeerState.LOST, reason):
             self._filing.tell(self._handler.on_peer_lost, rank, reason)
 
+    def _on_way(
+        self, incarnation: int, rank: int, event: WayEvent, reason: str
+    ) -> None:
+        if event is WayEvent.REFUSED:
+            self._watch.unwatch(rank)
+            if self._end_peer(rank, incarnation, PeerState.REFUSED, reason):
+                self._filing.tell(self._handler.on_peer_lost, rank, reason)
+
     def _end_peer(
         self, rank: int, incarnation: int, state: PeerState, reason: str
     ) -> bool:
@@ -379,7 +388,8 @@ class Endpoint:
                 return False
             self._link.disconnect(rank)
             name, sinks = self._ledger.end_peer(rank, state, reason)
-        self._fail(sinks, PeerLost(name, reason))
+        kind = AuthenticationError if state is PeerState.REFUSED else PeerLost
+        self._fail(sinks, kind(name, reason))
         return True
 
     def _fail(self, sinks: list[ReplySink], error: PeerLost | ClosedError) -> None:

@@ -5,6 +5,7 @@ TransportError (a RuntimeError)
 ├── RemoteProtocolError    they sent something that makes no sense
 ├── ClosedError            you closed it
 ├── PeerLost               they are gone
+│   └── AuthenticationError  one of the two has a wrong key
 ├── UnknownPeer            you never added a peer of that rank
 └── LinkError              the way to a peer is refused, or not to be trusted
 """
@@ -40,6 +41,19 @@ class PeerLost(TransportError):  # noqa: N818 - says what happened to the peer
         super().__init__(f"peer {peer!r} is gone: {reason}")
         self.peer = peer
         self.reason = reason
+
+
+class AuthenticationError(PeerLost):
+    """The peer and this process do not take each other for what they say they are.
+
+    Args:
+        peer: Name of the peer.
+        reason: What does not fit, as in ``"tcp://… does not let this key in"``.
+    """
+
+    def __init__(self, peer: str, reason: str) -> None:
+        super().__init__(peer, reason)
+        self.args = (f"the keys of this worker and of peer {peer!r} differ: {reason}",)
 
 
 class UnknownPeer(TransportError, LookupError):  # noqa: N818 - pairs with PeerLost

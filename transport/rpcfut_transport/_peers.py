@@ -18,12 +18,14 @@ class PeerRecord:
         rank: Its number in the group.
         name: Its name, for messages.
         incarnation: Which life of it; a restarted worker takes another number.
-        address: Where its link is reached.
+        address: Where its link is reached on its host.
         pid: Its process id, in its own namespace.
         start_time: When its process started, in clock ticks since boot.
         pid_namespace: What names the namespace of its process id.
         host_id: What names its host until that reboots.
         details: What the layer above says of the worker; not looked at here.
+        tcp_address: Where its link is reached from other hosts; empty if it is not.
+        public_key: Whose secret half it has; empty if it has none.
     """
 
     rank: int
@@ -35,6 +37,26 @@ class PeerRecord:
     pid_namespace: int
     host_id: str
     details: str = ""
+    tcp_address: str = ""
+    public_key: str = ""
+
+    def addresses_of(self, other: PeerRecord) -> list[str]:
+        """List where the other's link may be reached from here, best first.
+
+        On one host that is its own address; two containers of one host may have no
+        folder in common, and then it is the one that other hosts use. From another
+        host, or with no encryption at one of the two, there may be none at all.
+        """
+        ways = []
+        if self.host_id == other.host_id and self._has_files == other._has_files:
+            ways.append(other.address)
+        if self.tcp_address and other.tcp_address and other.public_key:
+            ways.append(other.tcp_address)
+        return list(dict.fromkeys(ways))
+
+    @property
+    def _has_files(self) -> bool:
+        return self.address != self.tcp_address
 
     def sees_pids_of(self, other: PeerRecord) -> bool:
         """Say whether a process id of the other means the same process here."""
@@ -63,11 +85,11 @@ class PeerRecord:
 
 
 def describe_this_process(
-    *, rank: int, name: str, incarnation: int, address: str, details: str = ""
+    *, rank: int, name: str, incarnation: int, address: str, **others: str
 ) -> PeerRecord:
     """Make the record of a worker in this process.
 
-    Any thread; reads ``/proc``.
+    Any thread; reads ``/proc``. Takes what a `PeerRecord` is made of.
 
     Raises:
         LinkError: When ``/proc`` does not show this process.
@@ -85,5 +107,5 @@ def describe_this_process(
         start_time=start_time,
         pid_namespace=pid_namespace(),
         host_id=host_id(),
-        details=details,
+        **others,
     )

@@ -30,7 +30,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from rpcfut_transport._errors import LocalProtocolError, PeerLost, UnknownPeer
+from rpcfut_transport._errors import (
+    AuthenticationError,
+    LocalProtocolError,
+    PeerLost,
+    UnknownPeer,
+)
 
 _COMPACT_MIN_ENTRIES = 64
 
@@ -41,6 +46,7 @@ class PeerState(Enum):
     ALIVE = "alive"
     LEFT = "left"
     LOST = "lost"
+    REFUSED = "refused"  # one of the two has a wrong key
 
 
 @dataclass(slots=True, kw_only=True)
@@ -171,6 +177,8 @@ class Session:
         peer = self._peers.get(rank)
         if peer is None:
             raise UnknownPeer(rank, sorted(self._peers))
+        if peer.state is PeerState.REFUSED:
+            raise AuthenticationError(peer.name, peer.reason)
         if peer.state is not PeerState.ALIVE:
             raise PeerLost(peer.name, peer.reason)
         return peer

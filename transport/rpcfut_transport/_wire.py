@@ -42,6 +42,11 @@ _NO_DEADLINE = -1.0
 _pack = _LAYOUT.pack
 _unpack_from = _LAYOUT.unpack_from
 _new: Final[Any] = tuple.__new__  # Header() takes twice as long
+_RANK = struct.Struct("<I")
+
+# Where a link finds what it has to look at, without decoding the rest.
+KIND_AT = 3
+SENDER_RANK = slice(4, 8)
 
 HEADER_NBYTES = _LAYOUT.size
 MAX_REMAINING_S = 1e9  # 31 years; more would overflow whoever polls with it
@@ -87,7 +92,21 @@ class Header(NamedTuple):
     buffer_count: int
 
 
+GUEST_KINDS = frozenset({Kind.JOIN})  # what a sender of no rank yet may say
+
 _KINDS: dict[int, Kind] = {int(kind): kind for kind in Kind}
+
+
+def pack_rank(rank: int) -> bytes:
+    """Write a rank as it stands in a header.
+
+    Raises:
+        LocalProtocolError: When it does not fit.
+    """
+    try:
+        return _RANK.pack(rank)
+    except struct.error as error:
+        raise LocalProtocolError(f"no valid rank: {rank!r}: {error}") from error
 
 
 # A header, or the plain tuple of its fields: it is made for every message.

@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 
 PREFIX = "rpcfut-inbox-"
 INBOX = "inbox"
+IPC_SCHEME = "ipc://"
 _LOCK = "lock"
 _MKDTEMP_NBYTES = 8  # what tempfile.mkdtemp adds to the prefix
 _SUN_PATH_NBYTES = 107
@@ -155,3 +156,43 @@ def _require_short(base: str) -> None:
             f"{nbytes} bytes, at most {_SUN_PATH_NBYTES} fit; "
             "set XDG_RUNTIME_DIR or TMPDIR to a shorter folder of yours"
         )
+
+
+def require_own_user_id() -> None:
+    """Check that our user id is that of one user.
+
+    Raises:
+        LinkError: When it stands for all who have none here.
+    """
+    overflow_uid = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
+    if os.getuid() == overflow_uid:
+        raise LinkError(
+            f"user id {overflow_uid} stands for every user without an id here, so it "
+            "cannot tell ours from others: run under a user id of your own"
+        )
+
+
+def open_trusted_folder(address: str) -> int:
+    """Open the folder of an address if only our user can put a socket there.
+
+    Raises:
+        LinkError: When the address is none of ours.
+    """
+    folder, slash, name = address.removeprefix(IPC_SCHEME).rpartition("/")
+    is_path = address.startswith(f"{IPC_SCHEME}/") and slash and name == INBOX
+    if not is_path or "\0" in address:
+        raise LinkError(f"got the address {address!r}, wanted 'ipc:///…/{INBOX}'")
+    try:
+        fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise LinkError(f"cannot open the folder of {address!r}: {error}") from error
+    found = os.fstat(fd)
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid != os.getuid() or mode != stat.S_IRWXU:
+        os.close(fd)
+        raise LinkError(
+            f"the folder of {address!r} belongs to user {found.st_uid} with mode "
+            f"{mode:#o}; wanted user {os.getuid()} and mode 0o700, "
+            "so that nobody else can listen there"
+        )
+    return fd

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rpcfut_transport._buffers import Buffer
+
+
+class WayEvent(Enum):
+    """What happens to the way to a peer on another host."""
+
+    OPENED = "opened"  # what is sent leaves, and what waited for this, too
+    BROKEN = "broken"  # it is tried again; what was under way may be lost
+    REFUSED = "refused"  # one of the two has a wrong key; trying again will not help
+
+
+OnWay: TypeAlias = Callable[[WayEvent, str], None]
 
 
 class Link(Protocol):
@@ -22,15 +35,25 @@ class Link(Protocol):
         """Where others reach this inbox. Any thread."""
         ...
 
-    def connect(self, rank: int, address: str) -> None:
+    def connect(
+        self,
+        rank: int,
+        address: str,
+        public_key: str = "",
+        on_way: OnWay | None = None,
+    ) -> None:
         """Open the way to a peer's inbox; an earlier way of that rank is closed.
 
         Owner thread; does not wait for the peer.
 
         Args:
             rank: The number that `send` will use.
-            address: What the peer's link has as its `address`. Hostile input: it is
-                checked before use.
+            address: What the peer's link has as one of its addresses. Hostile input: it
+                is checked before use.
+            public_key: The peer's, if it has one: only who has the other half of it is
+                heard as that rank, and spoken to at an address of another host.
+            on_way: Told what happens to a way to another host, and why, on a thread of
+                the link. It must not block, but may close the way.
 
         Raises:
             LinkError: When the address is none, or not to be trusted.

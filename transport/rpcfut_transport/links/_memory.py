@@ -16,6 +16,8 @@ from rpcfut_transport._errors import ClosedError, LinkError, UnknownPeer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rpcfut_transport.links._link import OnWay
+
 _Message = list[bytes | memoryview]
 _Inbox = queue.SimpleQueue[_Message | None]
 
@@ -73,8 +75,15 @@ class MemoryLink:
         """Where others reach this inbox. Any thread."""
         return self._address
 
-    def connect(self, rank: int, address: str) -> None:
-        """See `Link.connect`."""
+    def connect(
+        self,
+        rank: int,
+        address: str,
+        public_key: str = "",
+        on_way: OnWay | None = None,
+    ) -> None:
+        """See `Link.connect`; there are no keys, and no other hosts."""
+        del public_key, on_way
         if self._network.find_inbox(address) is None:
             raise LinkError(f"no memory link has the address {address!r}")
         with self._lock:

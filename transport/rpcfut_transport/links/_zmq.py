@@ -1,14 +1,14 @@
-"""The link on ZeroMQ: same host, same user, over Unix sockets.
+"""The link on ZeroMQ: Unix sockets on this host, encrypted TCP between hosts.
 
 Theory of operation: a PULL socket is the inbox; each peer has a PUSH socket under a
 lock of its own, so a slow send to one delays no other. Queues are unbounded, so a send
 never blocks. The inbox also listens inside the process, for `ZmqLink.wake`.
 
-Who may talk to us (RPC-10): the inbox lies in a folder that only our user can enter,
-and asks the kernel for the sender's user id. Whom we talk to: an address comes from a
-store that anyone may write to. So the folder in it is opened once, checked through the
-descriptor, and the socket is reached through that descriptor: whoever moves or links
-folders after the check changes nothing.
+Who may talk to us (RPC-10): the Unix socket lies in a folder that only our user can
+enter, and asks the kernel for the sender's user id. The TCP socket takes only those
+that have the secret half of a key which the `Door` knows, and only messages in the
+names of the keys' owners. ZeroMQ gives each place where a socket listens the options
+that were set before, so one inbox can have both. Whom we talk to: see `_way`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-import stat
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zmq
@@ -26,14 +24,23 @@ import zmq
 from rpcfut_transport._buffers import KEEP_ALIVE_MIN_NBYTES, Buffer, require_frames
 from rpcfut_transport._errors import ClosedError, LinkError, UnknownPeer
 from rpcfut_transport._wire import WAKE_FRAME
-from rpcfut_transport.links._inbox_folder import INBOX, InboxFolder
+from rpcfut_transport.links._address import is_tcp
+from rpcfut_transport.links._inbox_folder import (
+    IPC_SCHEME,
+    InboxFolder,
+    require_own_user_id,
+)
+from rpcfut_transport.links._network import Network
+from rpcfut_transport.links._options import LinkOptions
+from rpcfut_transport.links._way import Way, open_file_way
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rpcfut_transport.links._link import OnWay
+
 _log = logging.getLogger(__name__)
 
-_SCHEME = "ipc://"
 _WAKE_ADDRESS = "inproc://wake"
 _LINGER_MS = 1000
 _READER_TIMEOUT_S = 2.0
@@ -41,41 +48,25 @@ _MAX_TIMEOUT_MS = 2**31 - 1
 _FOREVER_MS = -1
 
 
-class _Way:
-    """The way to one peer. Any thread; ``lock`` guards the socket."""
-
-    __slots__ = ("folder_fd", "lock", "socket")
-
-    def __init__(self, socket: zmq.Socket[bytes], folder_fd: int) -> None:
-        self.lock = threading.Lock()
-        self.socket: zmq.Socket[bytes] | None = socket
-        self.folder_fd = folder_fd
-
-    def close(self, linger_ms: int) -> None:
-        with self.lock:
-            socket, self.socket = self.socket, None
-            if socket is not None:
-                socket.close(linger_ms)
-                os.close(self.folder_fd)
-
-
 class ZmqLink:
-    """A `Link` over Unix sockets, for processes of one user on one host.
+    """A `Link` for processes of one user on one host, and for other hosts if asked to.
 
-    Its inbox lies in a folder of its own (see `InboxFolder`), removed when closed. Its
-    owner closes it.
+    Its Unix socket lies in a folder of its own, see `InboxFolder`, removed when closed.
+    Its owner closes it.
+
+    Args:
+        options: How it listens; by default on a Unix socket only.
 
     Raises:
         LinkError: When the path would be too long for a socket, the user id says
-            nothing, or the operating system refuses.
+            nothing, no address or port is to be had, or the operating system refuses.
     """
 
-    def __init__(self) -> None:
-        _require_own_user_id()
-        self._folder = InboxFolder()
-        self._path = self._folder.inbox
+    def __init__(self, options: LinkOptions | None = None) -> None:
+        options = options or LinkOptions()
+        self._folder = _make_folder() if options.uses_files else None
         self._lock = threading.Lock()
-        self._ways: dict[int, _Way] = {}
+        self._ways: dict[int, Way] = {}
         self._is_closed = False
         self._inbox_lock = threading.Lock()
         self._wake_lock = threading.Lock()
@@ -84,48 +75,80 @@ class ZmqLink:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox = self._context.socket(zmq.PULL)
         self._waker = self._context.socket(zmq.PUSH)
+        self._network: Network | None = None
+        try:
+            self._listen(options)
+        except BaseException:
+            self.close()
+            raise
+
+    def _listen(self, options: LinkOptions) -> None:
+        path = "nothing" if self._folder is None else self._folder.inbox
         try:
             self._inbox.set(zmq.RCVHWM, 0)
             self._inbox.set(zmq.LINGER, 0)
             self._inbox.set(zmq.IPC_FILTER_UID, os.getuid())
-            self._inbox.bind(f"{_SCHEME}{self._path}")
+            if self._folder is not None:
+                self._inbox.bind(f"{IPC_SCHEME}{path}")
             self._inbox.bind(_WAKE_ADDRESS)
             self._waker.set(zmq.SNDHWM, 0)
             self._waker.set(zmq.LINGER, 0)
             self._waker.connect(_WAKE_ADDRESS)
         except zmq.ZMQError as error:
-            self.close()
-            raise LinkError(f"cannot listen on {self._path!r}: {error}") from error
+            raise LinkError(f"cannot listen on {path!r}: {error}") from error
+        if options.network is not None:
+            self._network = Network(self._context, options.network)
+            self._network.listen(self._inbox)
 
     @property
     def address(self) -> str:
-        """Where others reach this inbox. Any thread."""
-        return f"{_SCHEME}{self._path}"
+        """Where others on this host reach this inbox. Any thread."""
+        if self._folder is None:
+            return self.tcp_address
+        return f"{IPC_SCHEME}{self._folder.inbox}"
 
-    def connect(self, rank: int, address: str) -> None:
+    @property
+    def tcp_address(self) -> str:
+        """Where other hosts reach this inbox; empty if they do not. Any thread."""
+        return "" if self._network is None else self._network.address
+
+    @property
+    def public_key(self) -> str:
+        """What others must know to reach `tcp_address`; empty if none. Any thread."""
+        return "" if self._network is None else self._network.public_key
+
+    def connect(
+        self,
+        rank: int,
+        address: str,
+        public_key: str = "",
+        on_way: OnWay | None = None,
+    ) -> None:
         """See `Link.connect`."""
-        folder_fd = _open_trusted_folder(address)
         with self._lock:
             if self._is_closed:
-                os.close(folder_fd)
-                raise ClosedError(f"the link {self.address!r} was closed")
-            try:
-                socket = self._context.socket(zmq.PUSH)
-                socket.set(zmq.SNDHWM, 0)
-                socket.connect(f"{_SCHEME}/proc/self/fd/{folder_fd}/{INBOX}")
-            except zmq.ZMQError as error:
-                os.close(folder_fd)
-                raise LinkError(f"cannot connect to {address!r}: {error}") from error
-            way = _Way(socket, folder_fd)
+                raise self._closed()
+            way = self._open_way(address, public_key, on_way)
+            if self._network is not None and public_key:
+                self._network.admit(rank, address, public_key)
             earlier = self._ways.get(rank)
             self._ways[rank] = way
         if earlier is not None:
             earlier.close(linger_ms=0)
 
+    def _open_way(self, address: str, public_key: str, on_way: OnWay | None) -> Way:
+        if self._network is not None and is_tcp(address):
+            return self._network.open_way(address, public_key, on_way)
+        if self._folder is None:
+            raise LinkError(f"this link uses no files, so it cannot reach {address!r}")
+        return open_file_way(self._context, address)
+
     def disconnect(self, rank: int) -> None:
         """See `Link.disconnect`."""
         with self._lock:
             way = self._ways.pop(rank, None)
+            if self._network is not None:
+                self._network.forget(rank)
         if way is not None:
             way.close(linger_ms=0)
 
@@ -160,21 +183,28 @@ class ZmqLink:
         timeout_ms = _FOREVER_MS if timeout_s is None else _to_ms(timeout_s)
         with self._inbox_lock:
             if self._is_closed:
-                raise ClosedError(f"the link {self.address!r} was closed")
+                raise self._closed()
             inbox = self._inbox
             try:
                 if timeout_ms != self._timeout_ms:
                     inbox.set(zmq.RCVTIMEO, timeout_ms)
                     self._timeout_ms = timeout_ms
-                first = inbox.recv()
+                frame = inbox.recv(copy=False)
+                first = frame.bytes
                 frames: list[bytes | memoryview] = [first]
-                while inbox.get(zmq.RCVMORE):
-                    frames.append(inbox.recv(copy=False).buffer)
+                part = frame
+                while part.more:
+                    part = inbox.recv(copy=False)
+                    frames.append(part.buffer)
             except zmq.Again:
                 return None
             except zmq.ZMQError as error:
-                raise LinkError(f"cannot read {self._path!r}: {error}") from error
-        return None if first == WAKE_FRAME else frames
+                raise LinkError(f"cannot read {self.address!r}: {error}") from error
+        if first == WAKE_FRAME:
+            return None
+        if self._network is not None and not self._network.accepts(frame, first):
+            return None
+        return frames
 
     def wake(self) -> None:
         """See `Link.wake`. Also in a signal handler, so it never waits for the lock."""
@@ -188,6 +218,29 @@ class ZmqLink:
             finally:
                 self._wake_lock.release()
 
+    @property
+    def refused_count(self) -> int:
+        """How many messages came in the name of another, and were dropped."""
+        return 0 if self._network is None else self._network.refused_count
+
+    def refuse_strangers(self) -> None:
+        """Tell those no whose keys are not known, which are kept waiting until now.
+
+        For when all members that exist are connected. Later ones introduce themselves.
+        Any thread.
+        """
+        if self._network is not None:
+            self._network.refuse_strangers()
+
+    def introduce(self, rank: int) -> None:
+        """Have a peer listen to this worker although it does not know it yet.
+
+        Of what it hears, it uses only what asks it to know this worker. Nothing happens
+        for a peer on this host. Any thread; does not block.
+        """
+        if self._network is not None:
+            self._network.introduce(rank)
+
     def close(self) -> None:
         """See `Link.close`."""
         with self._lock:
@@ -197,6 +250,8 @@ class ZmqLink:
             ways = list(self._ways.values())
         for way in ways:
             way.close(_LINGER_MS)
+        if self._network is not None:
+            self._network.close()
         self.wake()
         with self._wake_lock:
             self._waker.close()
@@ -205,13 +260,19 @@ class ZmqLink:
             self._inbox.close()
             self._inbox_lock.release()
             self._context.term()
+            if self._network is not None:
+                self._network.join()
         else:
             _log.warning("the reader of %r does not return; left open", self.address)
-        self._folder.close()
+        if self._folder is not None:
+            self._folder.close()
+
+    def _closed(self) -> ClosedError:
+        return ClosedError(f"the link {self.address!r} was closed")
 
     def _no_way(self, rank: int) -> ClosedError | UnknownPeer:
         if self._is_closed:
-            return ClosedError(f"the link {self.address!r} was closed")
+            return self._closed()
         return UnknownPeer(rank, sorted(self._ways))
 
     def __repr__(self) -> str:
@@ -219,41 +280,11 @@ class ZmqLink:
         return f"<ZmqLink {self.address!r} {state} peers={len(self._ways)}>"
 
 
+def _make_folder() -> InboxFolder:
+    require_own_user_id()
+    return InboxFolder()
+
+
 def _to_ms(timeout_s: float) -> int:
     # Rounded up: a wait that ends before its deadline would be repeated at once.
     return min(max(math.ceil(timeout_s * 1000), 0), _MAX_TIMEOUT_MS)
-
-
-def _require_own_user_id() -> None:
-    overflow_uid = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
-    if os.getuid() == overflow_uid:
-        raise LinkError(
-            f"user id {overflow_uid} stands for every user without an id here, so it "
-            "cannot tell ours from others: run under a user id of your own"
-        )
-
-
-def _open_trusted_folder(address: str) -> int:
-    """Open the folder of an address if only our user can put a socket there.
-
-    Raises:
-        LinkError: When the address is none of ours.
-    """
-    folder, slash, name = address.removeprefix(_SCHEME).rpartition("/")
-    is_path = address.startswith(f"{_SCHEME}/") and slash and name == INBOX
-    if not is_path or "\0" in address:
-        raise LinkError(f"got the address {address!r}, wanted 'ipc:///…/{INBOX}'")
-    try:
-        fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise LinkError(f"cannot open the folder of {address!r}: {error}") from error
-    found = os.fstat(fd)
-    mode = stat.S_IMODE(found.st_mode)
-    if found.st_uid != os.getuid() or mode != stat.S_IRWXU:
-        os.close(fd)
-        raise LinkError(
-            f"the folder of {address!r} belongs to user {found.st_uid} with mode "
-            f"{mode:#o}; wanted user {os.getuid()} and mode 0o700, "
-            "so that nobody else can listen there"
-        )
-    return fd
