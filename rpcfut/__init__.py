@@ -9,6 +9,7 @@ from rpcfut._api import rpc_async as rpc_async
 from rpcfut._api import rpc_sync as rpc_sync
 from rpcfut._api import watch_workers as watch_workers
 from rpcfut._backward import backward as backward
+from rpcfut._errors import AuthenticationError as AuthenticationError
 from rpcfut._errors import CallRefusedError as CallRefusedError
 from rpcfut._errors import CaptureError as CaptureError
 from rpcfut._errors import DeadlockError as DeadlockError
@@ -60,6 +61,7 @@ from rpcfut._workers import WorkerInfo as WorkerInfo
 __all__ = [
     "Agent",
     "AgentOptions",
+    "AuthenticationError",
     "CallRefusedError",
     "Cancelled",
     "CaptureError",

@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from rpcfut._calling import Caller
 from rpcfut._dispatch import Dispatcher
-from rpcfut._errors import LifecycleError, RendezvousError
+from rpcfut._errors import LifecycleError
 from rpcfut._group import wait_all
 from rpcfut._leaving import Leaving
 from rpcfut._membership import Membership
 from rpcfut._options import AgentOptions
 from rpcfut._placement import Placement
 from rpcfut._pool import ThreadPool, current_pool
-from rpcfut._records import OPEN
+from rpcfut._reach import require_reachable
+from rpcfut._records import OPEN, RecordForm
 from rpcfut._serving import ServedCall
 from rpcfut._streams import record_in_use
 from rpcfut._watcher import DeviceWatcher
@@ -133,39 +134,33 @@ class Agent:
         )
 
     def start(
-        self, records: Iterable[PeerRecord], world_size: int | None = None
+        self, records: Iterable[PeerRecord], form: RecordForm | None = None
     ) -> None:
         """Make the workers of the group known, the own one included, and start serving.
 
         Args:
             records: Who is there from the beginning.
-            world_size: How many there will be; 0 for an open group. By default they
-                are all.
+            form: How those that come later say who they are, and how many there will
+                be. By default nobody comes later.
 
         Raises:
-            RendezvousError: When a worker is on another host, or the device maps of two
-                workers make no sense.
-            TransportError: When an address is not to be trusted, a rank is taken, or
-                the agent was started or closed before.
+            RendezvousError: When the device maps of two workers make no sense.
+            TransportError: When no way leads to a worker, or an address is not to be
+                trusted, a rank is taken, or the agent was started or closed before.
         """
         records = list(records)
-        self._is_open = world_size == OPEN
+        form = form or RecordForm(len(records))
+        self._is_open = form.world_size == OPEN
         # What was queued before this worker joined comes before all that it serves.
         self._dispatcher.order.join(record_in_use(()))
         # Before the first message is read: it may be from a worker that joins.
-        self.membership.begin(
-            records, len(records) if world_size is None else world_size
-        )
+        self.membership.begin(records, form)
         self._endpoint.start()
 
     def _require_near(self, record: PeerRecord) -> None:
         """Refuse a peer that this version cannot reach."""
         mine = self._endpoint.record
-        if record.host_id != mine.host_id:
-            raise RendezvousError(
-                f"worker {record.name!r} (rank {record.rank}) is on another host than "
-                f"{mine.name!r}; so far all workers must be on one host"
-            )
+        require_reachable(mine, record)
         if not mine.sees_pids_of(record):
             self._blind.add(record.rank)
             _log.warning(

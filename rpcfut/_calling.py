@@ -12,11 +12,10 @@ from rpcfut._errors import (
     CallRefusedError,
     LifecycleError,
     Origin,
-    PeerLostError,
     RpcError,
     RpcTimeoutError,
 )
-from rpcfut._reply import Limit, Reply, Side
+from rpcfut._reply import Limit, Reply, Side, kind_of_loss
 from rpcfut._serving import call_in_service
 from rpcfut._staging import Staging
 from rpcfut._streams import used_devices
@@ -122,7 +121,7 @@ class Caller:
                 endpoint.call(worker.rank, limit.timeout_s, reply, *request)
         except PeerLost as error:
             text = f"cannot call {reply}: {error}"
-            return _failed(reply, future, PeerLostError(text))
+            return _failed(reply, future, kind_of_loss(error)(text))
         except ClosedError as error:
             raise LifecycleError(f"cannot call {reply}: {error}") from error
         except TransportError as error:

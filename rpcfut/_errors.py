@@ -16,6 +16,7 @@ RpcError (a RuntimeError)
 ├── DecodeError                they (or you) got bytes that make no sense
 ├── RpcTimeoutError            the call's deadline passed
 ├── PeerLostError              they are gone
+├── AuthenticationError        one of you has no secret, or another one
 ├── RemoteError                they raised something that only exists there
 ├── RendezvousError            the group did not come together
 │   ├── MissingWorkersError    some ranks never came
@@ -171,6 +172,10 @@ class RpcTimeoutError(RpcError, TimeoutError):
 
 class PeerLostError(RpcError, ConnectionError):
     """The worker that should have answered is gone (RPC-7)."""
+
+
+class AuthenticationError(RpcError, PermissionError):
+    """This worker has no secret, or another one than its peers (RPC-10)."""
 
 
 class RemoteError(RpcError):

@@ -11,13 +11,20 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from rpcfut._agent import Agent
-from rpcfut._errors import LifecycleError, RendezvousError, StoreLostError
+from rpcfut._errors import (
+    AuthenticationError,
+    LifecycleError,
+    RendezvousError,
+    StoreLostError,
+)
+from rpcfut._identity import Identity
 from rpcfut._meeting_place import MeetingPlace, open_meeting_place
 from rpcfut._open_group import OpenGroup
 from rpcfut._options import AgentOptions
 from rpcfut._process import Process, lock, this_process
 from rpcfut._records import OPEN
 from rpcfut._rendezvous import Rendezvous
+from rpcfut._secret import Signer
 from rpcfut._store import within
 from rpcfut_transport import (
     MonotonicClock,
@@ -53,6 +60,9 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
     expose: Iterable[str] = (),
     placement: Policy = "error",
     device_maps: Mapping[str, DeviceMap] | None = None,
+    secret: str | None = None,
+    interface: str | None = None,
+    ports: tuple[int, int] | None = None,
 ) -> None:
     """Join the group, and return when all its workers can be called.
 
@@ -86,17 +96,29 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
             is: ``{"w1": {"cuda:0": "cuda:1"}}``. Used for calls in both directions and
             for their answers, so one of the two workers says it. Devices that are not
             named correspond by their index.
+        secret: What only the workers of this job know, at least 32 characters; by
+            default what ``RPCFUT_SECRET`` says, or the file that ``RPCFUT_SECRET_FILE``
+            names. With it, workers on other hosts can join, and all that goes between
+            hosts is encrypted. Without, all must be on one host and of one user.
+        interface: Name or address of the interface that other hosts reach, as
+            ``"eth0"``; by default the one that leads to where the workers meet.
+        ports: The first and the last port that this worker may listen at for other
+            hosts; by default any. Each worker of a host takes one.
 
     Raises:
+        AuthenticationError: When this worker's secret is not that of the others, is
+            missing, or cannot be read.
         FunctionRefusedError: When one of `expose` does not exist.
         LifecycleError: When this process has joined already.
         MissingWorkersError: When some ranks did not come in time; names them.
         DuplicateNameError: When another rank has the name; names both.
         RendezvousError: When the group does not come together for another reason; a
             device map to a missing device for one, on all workers.
-        ValueError: When the name, the placement or a device map is not usable.
+        ValueError: When the name, the placement or a device map is not usable; or when
+            `interface` or `ports` are given, but no secret.
     """
     _check_name(name)
+    identity = Identity.find(secret, interface, ports, init_method)
     options = AgentOptions(
         timeout_s=timeout_s,
         max_threads=max_threads,
@@ -124,6 +146,7 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
             lambda left_s: open_meeting_place(init_method, rank, world_size, left_s),
             process,
             options,
+            identity,
             join_timeout_s,
         )
     finally:
@@ -135,6 +158,7 @@ def _join_in_time(
     find: Callable[[float], MeetingPlace],
     process: Process,
     options: AgentOptions,
+    identity: Identity,
     timeout_s: float,
 ) -> None:
     """Join; where the store is lost meanwhile, once more.
@@ -147,7 +171,8 @@ def _join_in_time(
         left_s = max(deadline_s - clock.now_s(), _LEAST_S)
         place = find(left_s)
         try:
-            _join(name, _meeting(place, clock, left_s), process, options, left_s)
+            meeting = _meeting(place, identity, clock, left_s)
+            _join(name, meeting, process, options, identity, left_s)
         except StoreLostError as error:
             if clock.now_s() + _LEAST_S > deadline_s:
                 raise
@@ -157,9 +182,12 @@ def _join_in_time(
             return
 
 
-def _meeting(place: MeetingPlace, clock: Clock, timeout_s: float) -> _Meeting:
+def _meeting(
+    place: MeetingPlace, identity: Identity, clock: Clock, timeout_s: float
+) -> _Meeting:
+    signer = Signer(identity.secret, place.prefix)
     if place.rank is None or place.world_size is None:
-        return OpenGroup(place.store, prefix=place.prefix)
+        return OpenGroup(place.store, prefix=place.prefix, signer=signer)
     return Rendezvous(
         place.store,
         prefix=place.prefix,
@@ -167,6 +195,7 @@ def _meeting(place: MeetingPlace, clock: Clock, timeout_s: float) -> _Meeting:
         world_size=place.world_size,
         clock=clock,
         timeout_s=timeout_s,
+        signer=signer,
     )
 
 
@@ -175,19 +204,22 @@ def _join(
     meeting: _Meeting,
     process: Process,
     options: AgentOptions,
+    identity: Identity,
     timeout_s: float,
 ) -> None:
     """Join, or leave nothing behind: no socket, no record, nobody who waits for us."""
     with ExitStack() as undo:
         undo.callback(meeting.withdraw)
         try:
-            link = ZmqLink()
+            link = ZmqLink(identity.link)
             undo.callback(link.close)
             me = describe_this_process(
                 rank=0,
                 name=name,
                 incarnation=secrets.randbits(62) + 1,
                 address=link.address,
+                tcp_address=link.tcp_address,
+                public_key=link.public_key,
             )
             meeting.claim(name, me)
             record = replace(me, rank=meeting.rank)
@@ -198,12 +230,16 @@ def _join(
             process.agent = agent
             undo.callback(setattr, process, "agent", None)
             _meet(agent, meeting, timeout_s)
+            link.refuse_strangers()  # who comes later introduces itself
             agent.before_goodbye = partial(_take_leave, meeting)
             # It may serve the store, in which the others say that they leave.
-            agent.leaves_last = meeting.rank == 0 and meeting.world_size != OPEN
+            agent.leaves_last = meeting.rank == 0 and meeting.form.world_size != OPEN
         except TransportError as error:
             meeting.give_up(str(error))
             raise RendezvousError(f"worker {name!r} cannot join: {error}") from error
+        except AuthenticationError as error:
+            meeting.give_up(str(error))
+            raise
         except RendezvousError:
             raise  # the others see the same, or were told
         except BaseException as error:
@@ -216,10 +252,10 @@ def _join(
 def _meet(agent: Agent, meeting: _Meeting, timeout_s: float) -> None:
     records = meeting.exchange(agent.record)
     if isinstance(meeting, Rendezvous) and not meeting.is_return:
-        agent.start(records)
+        agent.start(records, meeting.form)
         meeting.barrier(lambda: agent.lost)
         return
-    agent.start([agent.record], meeting.world_size)
+    agent.start([agent.record], meeting.form)
     agent.membership.introduce(records, meeting.is_published, timeout_s)
 
 

@@ -28,8 +28,12 @@ import threading
 from typing import TYPE_CHECKING, Literal
 
 from rpcfut._call_info import call_site
-from rpcfut._errors import MissingWorkersError, RendezvousError
-from rpcfut._records import OPEN, read_record, write_record
+from rpcfut._errors import (
+    AuthenticationError,
+    MissingWorkersError,
+    RendezvousError,
+)
+from rpcfut._records import OPEN, RecordForm
 from rpcfut._watching import Watch, WorkerEvent
 from rpcfut._workers import WorkerInfo, WorkerTable
 from rpcfut_transport import Kind, LinkError, TransportError
@@ -80,7 +84,7 @@ class Membership:
         self._submit = submit
         self._clock = clock
         self._check = check
-        self._world_size = OPEN
+        self._form = RecordForm(OPEN)
         self.table = WorkerTable((_info(me),))
         # Members come and go one at a time; entered again when one takes the place of
         # another. Calls do not take it.
@@ -94,7 +98,7 @@ class Membership:
     def __repr__(self) -> str:
         return f"<Membership of {self._me.name!r}: {len(self._records)} members>"
 
-    def begin(self, records: Iterable[PeerRecord], world_size: int) -> None:
+    def begin(self, records: Iterable[PeerRecord], form: RecordForm) -> None:
         """Make the first members known, the own worker included.
 
         Raises:
@@ -102,11 +106,11 @@ class Membership:
             TransportError: When an address is not to be trusted.
         """
         records = list(records)
-        self._world_size = world_size
+        self._form = form
         for record in records:
             self._check(record)
         with self._lock:
-            self._placement.meet(records, all_are_here=len(records) == world_size)
+            self._placement.meet(records, all_are_here=len(records) == form.world_size)
             for record in records:
                 self._add(record)
 
@@ -136,7 +140,7 @@ class Membership:
         again_s = _FIRST_AGAIN_S
         while waits_for:
             for record in waits_for:
-                self._send(record, Kind.JOIN, write_record(self._me, self._world_size))
+                self._send(record, Kind.JOIN, self._form.write(self._me))
             self._await_answers(min(again_s, deadline_s - self._clock.now_s()))
             again_s = min(2 * again_s, _MAX_AGAIN_S)
             waits_for = [r for r in waits_for if self._is_awaited(r, is_published)]
@@ -168,8 +172,8 @@ class Membership:
     def on_join(self, rank: int, body: bytes) -> None:
         """Take the introduction of a joiner, who may be anyone."""
         try:
-            record = read_record(body, rank, self._world_size)
-        except RendezvousError as error:
+            record = self._form.read(body, rank)
+        except (RendezvousError, AuthenticationError) as error:
             _log.warning("%r does not know who joins: %s", self._me.name, error)
             return
         with self._lock:
@@ -222,7 +226,9 @@ class Membership:
         """Make a worker known that was not there from the beginning; lock held."""
         self._check(record)
         members = [*self._records.values(), record]
-        self._placement.meet(members, all_are_here=len(members) == self._world_size)
+        self._placement.meet(
+            members, all_are_here=len(members) == self._form.world_size
+        )
         self._add(record)
 
     def _calls_on(self, record: PeerRecord) -> bool:

@@ -14,10 +14,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from rpcfut._errors import DuplicateNameError, RendezvousError
-from rpcfut._records import OPEN, read_record, write_record
+from rpcfut._records import OPEN, RecordForm
 from rpcfut._rendezvous import store_errors
 
 if TYPE_CHECKING:
+    from rpcfut._secret import Signer
     from rpcfut._store import Store
     from rpcfut_transport import PeerRecord
 
@@ -33,11 +34,13 @@ class OpenGroup:
     Args:
         store: Where the workers meet.
         prefix: What its keys start with.
+        signer: Signs the own record, and knows those of the group.
     """
 
-    world_size = OPEN
-
-    def __init__(self, store: Store, *, prefix: str) -> None:
+    def __init__(
+        self, store: Store, *, prefix: str, signer: Signer | None = None
+    ) -> None:
+        self.form = RecordForm(OPEN, signer)
         self.rank = -1
         self._store = store
         self._prefix = f"{prefix}/open"
@@ -52,10 +55,12 @@ class OpenGroup:
             me: This process, for comparison with whoever has the name.
 
         Raises:
+            AuthenticationError: When the first members had another secret.
             DuplicateNameError: When a worker that is alive has the name.
             RendezvousError: When the store fails.
         """
         with store_errors():
+            self._compare_secrets()
             self.rank = self._store.add(f"{self._prefix}/joined", 1) - 1
             if not 0 <= self.rank < _MAX_RANKS:
                 raise RendezvousError(f"the store gave out the rank {self.rank}")
@@ -74,12 +79,12 @@ class OpenGroup:
             RendezvousError: When a record is malformed, or the store fails.
         """
         with store_errors():
-            self._store.set(self._key(self.rank), write_record(record, OPEN))
+            self._store.set(self._key(self.rank), self.form.write(record))
             count = self._store.add(f"{self._prefix}/joined", 0)
             if not self.rank < count <= _MAX_RANKS:
                 raise RendezvousError(f"the store says that {count} workers joined")
             return [
-                read_record(raw, rank, OPEN)
+                self.form.read(raw, rank)
                 for rank, raw in self._read_all(count).items()
                 if raw
             ]
@@ -92,7 +97,7 @@ class OpenGroup:
         """
         with store_errors():
             raw = self._store.get(self._key(record.rank))
-            return bool(raw) and read_record(raw, record.rank, OPEN) == record
+            return bool(raw) and self.form.read(raw, record.rank) == record
 
     def give_up(self, reason: str) -> None:
         """Nobody waits for a worker of an open group."""
@@ -111,6 +116,12 @@ class OpenGroup:
             if self._name and self._store.get(key) == str(self.rank).encode():
                 self._store.set(key, self._earlier_owner or "")
 
+    def _compare_secrets(self) -> None:
+        """Find out whether the own secret is that of whoever came first."""
+        mine = self.form.signer.prove()
+        proof = self._store.compare_set(f"{self._prefix}/proof", "", mine)
+        self.form.signer.compare(proof, mine="this worker", theirs="the first member")
+
     def _key(self, rank: int) -> str:
         return f"{self._prefix}/member/{rank}"
 
@@ -128,7 +139,7 @@ class OpenGroup:
         raw = self._store.get(key) if self._store.check([key]) else b""
         if not raw:
             return  # it left, or never got as far
-        record = read_record(raw, int(owner), OPEN)
+        record = self.form.read(raw, int(owner))
         if me.sees_end_of(record):
             return
         if me.sees_pids_of(record):

@@ -2,7 +2,7 @@
 
 Records come from a store that anyone may write to, or in the message of a worker that
 nobody knows yet, so they are hostile input: sizes and types are checked here, addresses
-again by the link.
+again by the link. With a secret they are signed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from rpcfut._errors import RendezvousError
+from rpcfut._secret import Signer
 from rpcfut_transport import PeerRecord
 
 MAX_RECORD_NBYTES = 64 << 10
@@ -22,48 +23,60 @@ _FIELDS = {field.name: _TYPES[str(field.type)] for field in fields(PeerRecord)}
 _WORLD_SIZE = "world_size"
 
 
-def write_record(record: PeerRecord, world_size: int) -> str:
-    """The text that says who a worker is.
+class RecordForm:
+    """How the workers of one group write who they are. Any thread; does not change.
 
     Args:
-        record: Who it is.
-        world_size: Size of its group; `OPEN` if that has none.
+        world_size: Size of the group; `OPEN` if it has none.
+        signer: Signs the own record, and knows those of the group; by default records
+            are not signed.
     """
-    known = {name: getattr(record, name) for name in _FIELDS}
-    return json.dumps({**known, _WORLD_SIZE: world_size})
 
+    def __init__(self, world_size: int, signer: Signer | None = None) -> None:
+        self.world_size = world_size
+        self.signer = signer or Signer(None, "")
 
-def read_record(raw: bytes, rank: int, world_size: int) -> PeerRecord:
-    """Check a text that anyone may have written.
+    def __repr__(self) -> str:
+        return f"<RecordForm {_show(self.world_size)} {self.signer!r}>"
 
-    Args:
-        raw: The text.
-        rank: Whose it must be.
-        world_size: What it must say of the group.
+    def write(self, record: PeerRecord) -> str:
+        """The text that says who a worker is."""
+        known = {name: getattr(record, name) for name in _FIELDS}
+        text = json.dumps({**known, _WORLD_SIZE: self.world_size})
+        return self.signer.sign(text)
 
-    Raises:
-        RendezvousError: When it is malformed, or says something else; names the rank.
-    """
-    if len(raw) > MAX_RECORD_NBYTES:
-        raise RendezvousError(
-            f"the record of rank {rank} has {len(raw)} bytes, more than "
-            f"{MAX_RECORD_NBYTES}"
-        )
-    try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise RendezvousError(f"the record of rank {rank} is malformed") from error
-    if not _is_good(found) or found["rank"] != rank:
-        raise RendezvousError(
-            f"the record of rank {rank} is malformed: {str(found)[:500]!r}"
-        )
-    theirs = found.pop(_WORLD_SIZE)
-    if theirs != world_size:
-        raise RendezvousError(
-            f"this worker was told that the group has {_show(world_size)}, rank {rank} "
-            f"that it has {_show(theirs)}"
-        )
-    return PeerRecord(**found)
+    def read(self, raw: bytes, rank: int) -> PeerRecord:
+        """Check a text that anyone may have written.
+
+        Args:
+            raw: The text.
+            rank: Whose it must be.
+
+        Raises:
+            RendezvousError: When it is malformed, or of another group; names the rank.
+            AuthenticationError: When it is not signed as the own one is.
+        """
+        if len(raw) > MAX_RECORD_NBYTES:
+            raise RendezvousError(
+                f"the record of rank {rank} has {len(raw)} bytes, more than "
+                f"{MAX_RECORD_NBYTES}"
+            )
+        text = self.signer.verify(raw, f"rank {rank}")
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RendezvousError(f"the record of rank {rank} is malformed") from error
+        if not _is_good(found) or found["rank"] != rank:
+            raise RendezvousError(
+                f"the record of rank {rank} is malformed: {str(found)[:500]!r}"
+            )
+        theirs = found.pop(_WORLD_SIZE)
+        if theirs != self.world_size:
+            raise RendezvousError(
+                f"this worker was told that the group has {_show(self.world_size)}, "
+                f"rank {rank} that it has {_show(theirs)}"
+            )
+        return PeerRecord(**found)
 
 
 def _is_good(found: Any) -> bool:

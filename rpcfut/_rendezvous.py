@@ -30,11 +30,12 @@ from rpcfut._errors import (
     RendezvousError,
     StoreLostError,
 )
-from rpcfut._records import MAX_RECORD_NBYTES, read_record, write_record
+from rpcfut._records import MAX_RECORD_NBYTES, RecordForm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from rpcfut._secret import Signer
     from rpcfut._store import Store
     from rpcfut_transport import Clock, PeerRecord
 
@@ -57,9 +58,10 @@ class Rendezvous:
         world_size: Size of the group.
         clock: Measures the timeout.
         timeout_s: How long to wait for the others, in seconds.
+        signer: Signs the own record, and knows those of the group.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name
         self,
         store: Store,
         *,
@@ -68,9 +70,11 @@ class Rendezvous:
         world_size: int,
         clock: Clock,
         timeout_s: float,
+        signer: Signer | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
+        self.form = RecordForm(world_size, signer)
         self._store = store
         self._root = prefix
         self._number = 0
@@ -135,7 +139,7 @@ class Rendezvous:
         """Take back what this rank published, so that it can try again."""
         if self.is_return:
             return  # the record shows that this process may take its place
-        keys = [self._key("ready", self.rank), self._key("member", self.rank)]
+        keys = [self._key(kind, self.rank) for kind in ("ready", "member", "proof")]
         if self._name is not None:
             keys.append(f"{self._prefix}/name/{self._name}")
         for key in keys:
@@ -155,9 +159,12 @@ class Rendezvous:
             DuplicateNameError: When two records have one name.
             RendezvousError: When a rank came twice or gave up, world sizes differ, a
                 record is malformed, or the store fails.
+            AuthenticationError: When the own secret is not that of rank 0, or a record
+                is not signed with it.
         """
-        mine = write_record(record, self.world_size)
+        mine = self.form.write(record)
         with store_errors():
+            self._compare_secrets()
             key = self._key("member", self.rank)
             before = (self._earlier or b"").decode(errors="replace")
             if self._store.compare_set(key, before, mine) != mine.encode():
@@ -165,9 +172,18 @@ class Rendezvous:
             if not self.is_return:
                 self._wait_for("member", "did not come", tuple)
             found = self._read_all()
-        records = [read_record(found[r], r, self.world_size) for r in found]
+        records = [self.form.read(found[r], r) for r in found]
         _require_distinct(records, record)
         return records
+
+    def _compare_secrets(self) -> None:
+        """Find out whether the own secret is that of rank 0, which proves it."""
+        if self.rank == 0:
+            self._store.set(self._key("proof", 0), self.form.signer.prove())
+            return
+        self._wait_for("proof", "did not come", tuple, (0,))
+        proof = self._store.get(self._key("proof", 0))
+        self.form.signer.compare(proof, mine=f"rank {self.rank}", theirs="rank 0")
 
     def barrier(self, lost: Callable[[], Collection[int]] = tuple) -> None:
         """Wait until all ranks are ready to be called.
@@ -195,7 +211,7 @@ class Rendezvous:
             if self._has("left", record.rank) or not self._store.check([key]):
                 return False
             raw = self._store.get(key)
-            return read_record(raw, record.rank, self.world_size) == record
+            return self.form.read(raw, record.rank) == record
 
     # ---- which group ----------------------------------------------------------------
 
@@ -217,7 +233,7 @@ class Rendezvous:
         key = self._key("member", self.rank)
         raw = self._store.get(key) if self._store.check([key]) else None
         if raw is not None:
-            self._require_ended(read_record(raw, self.rank, self.world_size), me)
+            self._require_ended(self.form.read(raw, self.rank), me)
         if not came_together:
             self._store.delete_key(self._key("ready", self.rank))
             self._store.delete_key(key)
@@ -243,7 +259,7 @@ class Rendezvous:
             key = self._key("member", rank)
             is_here = rank != self.rank and not self._has("left", rank)
             if is_here and self._store.check([key]):
-                record = read_record(self._store.get(key), rank, self.world_size)
+                record = self.form.read(self._store.get(key), rank)
                 if not me.sees_end_of(record):
                     return False
         return True
@@ -274,10 +290,14 @@ class Rendezvous:
         return [self._key(kind, rank) for rank in range(self.world_size)]
 
     def _wait_for(
-        self, kind: str, failure: str, lost: Callable[[], Collection[int]]
+        self,
+        kind: str,
+        failure: str,
+        lost: Callable[[], Collection[int]],
+        ranks: Collection[int] = (),
     ) -> None:
-        missing = list(range(self.world_size))
-        keys = self._keys(kind)
+        missing = list(ranks or range(self.world_size))
+        keys = [self._key(kind, rank) for rank in missing]
         poll_s = _FIRST_POLL_S
         remind_s = self._clock.now_s() + _PATIENCE_S
         # Others may give up a little earlier, and take back what they published.

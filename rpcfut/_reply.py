@@ -14,9 +14,11 @@ from rpcfut._codec import NOT_PLAIN, decode, decode_plain
 from rpcfut._completion import Completion, completion_of
 from rpcfut._error_codec import decode_error
 from rpcfut._errors import (
+    AuthenticationError,
     LifecycleError,
     Origin,
     PeerLostError,
+    RpcError,
     RpcTimeoutError,
 )
 from rpcfut._future import Future
@@ -24,6 +26,7 @@ from rpcfut._future_binding import bind_call
 from rpcfut._future_core import complete, now_s
 from rpcfut._outcome import Value, failure_of
 from rpcfut._own_streams import own_streams, place_in
+from rpcfut_transport import AuthenticationError as WrongKey
 from rpcfut_transport import PeerLost
 
 if TYPE_CHECKING:
@@ -251,3 +254,10 @@ class Reply(CallInfo, Generic[T]):
 def _run_soon(work: Work | None) -> None:
     if work is not None:
         _callbacks.run_on_pool(work)
+
+
+def kind_of_loss(error: PeerLost | ClosedError) -> type[RpcError]:
+    """Which error of ours says that a call to a peer came to nothing."""
+    if isinstance(error, WrongKey):
+        return AuthenticationError
+    return PeerLostError if isinstance(error, PeerLost) else LifecycleError

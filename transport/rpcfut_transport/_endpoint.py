@@ -330,6 +330,8 @@ class Endpoint:
             incarnation = self._ledger.incarnation_of(rank)
         except (PeerLost, UnknownPeer):
             return False
+        if kind is Kind.JOIN:
+            self._link.introduce(rank)
         return self._sender.send_or_log(rank, kind, 0, incarnation, body)
 
     def lose_peer(self, rank: int, incarnation: int, reason: str) -> None:

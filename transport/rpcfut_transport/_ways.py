@@ -24,16 +24,16 @@ def open_way(link: Link, mine: PeerRecord, peer: PeerRecord, on_way: OnWay) -> N
         LinkError: When no way can be opened; says why.
         ClosedError: When the link is closed.
     """
-    refused = []
+    refused: LinkError | None = None
     for address in mine.addresses_of(peer):
         try:
             link.connect(peer.rank, address, peer.public_key, on_way)
         except LinkError as error:
-            refused.append(str(error))
+            refused = error
         else:
             return
-    if refused:
-        raise LinkError("; ".join(refused))
+    if refused is not None:
+        raise refused
     raise LinkError(
         f"no way leads from worker {mine.name!r} to {peer.name!r}: they are on two "
         "hosts, or one uses no files, and not both can be reached from other hosts"

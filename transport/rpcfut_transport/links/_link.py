@@ -61,6 +61,13 @@ class Link(Protocol):
         """
         ...
 
+    def introduce(self, rank: int) -> None:
+        """Have a peer listen to us that may not know us yet, to what asks it to.
+
+        Any thread; does not block; nothing happens where no keys are needed.
+        """
+        ...
+
     def disconnect(self, rank: int) -> None:
         """Close the way to a peer; what has not left yet is dropped.
 

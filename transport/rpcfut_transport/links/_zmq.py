@@ -233,11 +233,7 @@ class ZmqLink:
             self._network.refuse_strangers()
 
     def introduce(self, rank: int) -> None:
-        """Have a peer listen to this worker although it does not know it yet.
-
-        Of what it hears, it uses only what asks it to know this worker. Nothing happens
-        for a peer on this host. Any thread; does not block.
-        """
+        """See `Link.introduce`."""
         if self._network is not None:
             self._network.introduce(rank)
 
