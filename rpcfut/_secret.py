@@ -109,7 +109,7 @@ def _read_file(path: str) -> str:
         raise AuthenticationError(
             f"cannot read the secret in {path!r} ({FILE_VARIABLE}): {error}"
         ) from None
-    with os.fdopen(fd, "rb") as file:
+    try:
         found = os.fstat(fd)
         mode = stat.S_IMODE(found.st_mode)
         is_ours = found.st_uid in {os.getuid(), 0}
@@ -119,7 +119,9 @@ def _read_file(path: str) -> str:
                 f"to user {found.st_uid} with mode {mode:#o}; wanted a file of user "
                 f"{os.getuid()} with mode 0o600: chmod 600 {path}"
             )
-        return file.read(_MAX_FILE_NBYTES).decode(errors="replace")
+        return os.read(fd, _MAX_FILE_NBYTES).decode(errors="replace")
+    finally:
+        os.close(fd)
 
 
 class Signer:
