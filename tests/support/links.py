@@ -4,35 +4,42 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rpcfut_transport import (
     Endpoint,
     IncomingCall,
     Kind,
     Link,
+    LinkOptions,
     MemoryLink,
     MemoryNetwork,
     MonotonicClock,
+    NetworkOptions,
     PeerRecord,
     ZmqLink,
     describe_this_process,
 )
+from rpcfut_transport._buffers import require_frames
+from rpcfut_transport._wire import Header, encode_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
 
-    from rpcfut_transport import Clock, ClosedError, PeerLost
+    from rpcfut_transport import Buffer, Clock, ClosedError, OnWay, PeerLost
 
 PATIENCE_S = 15.0
-LINK_KINDS = ("memory", "zmq")
+LINK_KINDS = ("memory", "zmq", "tcp")
 
 
 def make_link_maker(kind: str) -> Callable[[], Link]:
     """Return what makes links that reach each other."""
     if kind == "zmq":
         return ZmqLink
+    if kind == "tcp":
+        known: dict[str, TcpLink] = {}
+        return lambda: TcpLink(known)
     network = MemoryNetwork()
     return lambda: MemoryLink(network)
 
@@ -47,6 +54,65 @@ def start_collector_of_zmq() -> None:
 
     if collector.thread is None or not collector.thread.is_alive():
         collector.start()  # a second one would fail to bind, and take its place
+
+
+def network_link(*, is_member: bool = True, **options: Any) -> ZmqLink:
+    """Make a link that others reach by TCP only, at 127.0.0.1 if not said."""
+    return ZmqLink(
+        LinkOptions(
+            network=NetworkOptions(
+                group_key=b"g" * 32 if is_member else b"s" * 32,
+                **{"interface": "127.0.0.1", **options},
+            ),
+            uses_files=False,
+        )
+    )
+
+
+class TcpLink:
+    """A link over TCP whose messages may be anything.
+
+    A real one takes only messages with a header in the name of their sender. So each
+    gets one more, and both ends of a way know the other's key.
+
+    Args:
+        known: The links that reach each other, by address.
+    """
+
+    def __init__(self, known: dict[str, TcpLink]) -> None:
+        self._link = network_link()
+        self._known = known
+        self._rank = 1000 + len(known)
+        self._header = encode_header(Header(Kind.CALL, 0, self._rank, 0, 0, None, 0))
+        known[self._link.address] = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    def __repr__(self) -> str:
+        return repr(self._link).replace("ZmqLink", "TcpLink")
+
+    def connect(
+        self, rank: int, address: str, public_key: str = "", on_way: OnWay | None = None
+    ) -> None:
+        other = self._known.get(address)
+        if other is None or self._link._is_closed:
+            self._link.connect(rank, address, public_key, on_way)
+            return
+        self._link.connect(rank, address, other._link.public_key, on_way)
+        for one, another in ((self, other), (other, self)):
+            key = another._link.public_key
+            one._link._network.admit(another._rank, another._link.address, key)
+
+    def send(self, rank: int, frames: Sequence[Buffer]) -> None:
+        require_frames(frames)
+        self._link.send(rank, [b"".join((self._header, frames[0])), *frames[1:]])
+
+    def receive(self, timeout_s: float | None) -> list[bytes | memoryview] | None:
+        frames = self._link.receive(timeout_s)
+        if frames is not None:
+            frames[0] = bytes(frames[0])[len(self._header) :]
+        return frames
 
 
 class RecordingSink:
@@ -131,6 +197,8 @@ def start_endpoint(
         name=f"w{rank}",
         incarnation=100 + rank if incarnation is None else incarnation,
         address=link.address,
+        tcp_address=getattr(link, "tcp_address", ""),
+        public_key=getattr(link, "public_key", ""),
     )
     endpoint = Endpoint(record, link, clock or MonotonicClock(), handler)
     if isinstance(handler, EchoHandler):

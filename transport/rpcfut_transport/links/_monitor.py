@@ -34,6 +34,7 @@ _EVENTS = (
     zmq.EVENT_CONNECTED
     | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_MONITOR_STOPPED
 )
@@ -160,6 +161,8 @@ class WayMonitor:
             self._tell(way, WayEvent.OPENED, "")
         elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             self._refuse(way, f"{way.address} does not let this worker's key in")
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+            self._refuse(way, f"what listens at {way.address} is no worker")
         elif event == zmq.EVENT_DISCONNECTED:
             self._on_disconnected(way)
         return bool(event != zmq.EVENT_MONITOR_STOPPED)
