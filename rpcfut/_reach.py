@@ -6,8 +6,8 @@ import ipaddress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from rpcfut._errors import RendezvousError
 from rpcfut._secret import WAYS
+from rpcfut_transport import LinkError
 
 if TYPE_CHECKING:
     from rpcfut_transport import PeerRecord
@@ -17,25 +17,25 @@ def require_reachable(mine: PeerRecord, other: PeerRecord) -> None:
     """Check that a way leads from one worker to another, as far as records say.
 
     Raises:
-        RendezvousError: When none does; says why.
+        LinkError: When none does; says why.
     """
     if mine.host_id == other.host_id:
         if not mine.addresses_of(other):
-            raise RendezvousError(
+            raise LinkError(
                 f"worker {other.name!r} (rank {other.rank}) and {mine.name!r} are on "
                 "one host, but one of them uses no files, and not both have a secret: "
                 f"{WAYS}"
             )
         return
     if not mine.addresses_of(other):
-        raise RendezvousError(
+        raise LinkError(
             f"worker {other.name!r} (rank {other.rank}) is on another host than "
             f"{mine.name!r} (rank {mine.rank}). Workers of several hosts need a "
             f"secret: {WAYS}"
         )
     for one in (mine, other):
         if _is_local(one.tcp_address):
-            raise RendezvousError(
+            raise LinkError(
                 f"workers {mine.name!r} at {mine.tcp_address} and {other.name!r} at "
                 f"{other.tcp_address} are on two hosts, but no other host reaches "
                 f"{one.name!r}; name an interface or an address of its host with "

@@ -3,8 +3,8 @@
 Theory of operation. A peer that does not let our key in says so, and ZeroMQ gives up;
 so it does when it is answered in words that it does not know. A peer of another key
 hangs up as soon as it has read our first words, and ZeroMQ tries again, ten times a
-second for ever; each of these alone may be a peer that just ends. A peer that is slow, busy or stopped hangs up late or not
-at all, which says nothing.
+second for ever; each of these alone may be a peer that just ends. A peer that is slow,
+busy or stopped hangs up late or not at all, which says nothing.
 """
 
 from __future__ import annotations

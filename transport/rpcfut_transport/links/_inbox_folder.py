@@ -184,6 +184,11 @@ def open_trusted_folder(address: str) -> int:
         raise LinkError(f"got the address {address!r}, wanted 'ipc:///…/{INBOX}'")
     try:
         fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except PermissionError as error:
+        raise LinkError(
+            f"the folder of {address!r} belongs to another user: workers of one host "
+            "must be of one user, or have a secret"
+        ) from error
     except OSError as error:
         raise LinkError(f"cannot open the folder of {address!r}: {error}") from error
     found = os.fstat(fd)
@@ -193,6 +198,6 @@ def open_trusted_folder(address: str) -> int:
         raise LinkError(
             f"the folder of {address!r} belongs to user {found.st_uid} with mode "
             f"{mode:#o}; wanted user {os.getuid()} and mode 0o700, "
-            "so that nobody else can listen there"
+            "so that nobody else can listen there; workers of two users need a secret"
         )
     return fd
