@@ -113,6 +113,8 @@ def _numeric(host: str) -> _Address | None:
 
 def _look_up(host: str, tried: list[str]) -> list[str]:
     """All addresses of a host, those of version 4 first: more hosts have them."""
+    if _numeric(host) is not None:
+        return [host]
     try:
         found = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError) as error:
