@@ -28,6 +28,7 @@ from rpcfut._errors import (
     DuplicateNameError,
     MissingWorkersError,
     RendezvousError,
+    RpcError,
     StoreLostError,
 )
 from rpcfut._records import MAX_RECORD_NBYTES, RecordForm
@@ -373,7 +374,7 @@ def store_errors() -> Iterator[None]:
     """Turn what torch's stores raise into errors of ours."""
     try:
         yield
-    except RendezvousError:
+    except RpcError:
         raise
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]

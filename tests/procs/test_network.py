@@ -76,7 +76,7 @@ def test_b89_a_worker_with_another_secret_finds_out_itself(wrong: int) -> None:
             assert all(way in text for way in WAYS)
         else:
             assert text.startswith("RendezvousError: the group did not come together")
-            assert re.search(f"rank {sorted(differ)}: its secret is not that of", text)
+            assert re.search(f"rank {sorted(differ)}: the secret of rank", text)
     assert finders
     assert finders <= differ, "the second of two may hear of the first before"
 
@@ -90,7 +90,7 @@ def test_a_worker_without_a_secret_among_those_with_one_is_told(
     assert took_s < LATE_S
     assert second.startswith("AuthenticationError: rank 1 has")
     assert all(way in second for way in WAYS)
-    assert "rank 1: its secret is not that of rank 0" in first
+    assert "rank 1: rank 1 has" in first
 
 
 def test_secrets_are_found_in_the_environment_and_in_a_file(tmp_path: Path) -> None:
@@ -298,10 +298,10 @@ def test_b91_two_hosts_call_each_other(cable: Cable, version: int) -> None:
 def test_two_hosts_without_a_secret_are_told_the_three_ways_out(cable: Cable) -> None:
     """Nothing has listened for the other then."""
     seen = _meet(cable, f"tcp://{cable.address(0)}:29601")
-    for text in seen:
-        assert text.startswith("RendezvousError")
-        assert "is on another host than" in text
-        assert all(way in text for way in WAYS)
+    assert all(text.startswith("RendezvousError") for text in seen)
+    # The first one to find out may take the store with it.
+    text = next(text for text in seen if "is on another host than" in text)
+    assert all(way in text for way in WAYS)
 
 
 @needs_hosts
@@ -329,10 +329,11 @@ def test_b91_a_host_that_has_a_name_of_version_6_only(cable: Cable) -> None:
 def test_b94_an_address_that_only_its_own_host_reaches_is_named(cable: Cable) -> None:
     """B94: both addresses, and what to set."""
     place = f"tcp://{cable.address(0)}:29604"
-    for text in _meet(cable, place, secret=SECRET, interface="lo"):
-        assert text.startswith("RendezvousError")
-        assert text.count("tcp://127.0.0.1:") == 2
-        assert "init_rpc(interface=...)" in text
+    seen = _meet(cable, place, secret=SECRET, interface="lo")
+    assert all(text.startswith("RendezvousError") for text in seen)
+    text = next(text for text in seen if "are on two hosts" in text)
+    assert text.count("tcp://127.0.0.1:") == 2
+    assert "init_rpc(interface=...)" in text
 
 
 @needs_hosts

@@ -156,6 +156,7 @@ def join_as_user(
     # Once as ourselves: the other user may not be let to Python's modules.
     rpcfut.init_rpc("w", 0, 1)
     rpcfut.shutdown()
+    assert "x".encode("idna") == b"x"  # for host names
     if rank == 1:
         os.environ.pop("TMPDIR", None)
         tempfile.tempdir = tempfile.mkdtemp(prefix="rf-u-", dir="/tmp")

@@ -16,7 +16,12 @@ import rpcfut
 from rpcfut._exposed import ExposedTable
 from rpcfut._wire_codes import MAX_DEPTH
 from rpcfut.testing import local_cluster
-from rpcfut.transport import MemoryLink, MemoryNetwork, describe_this_process
+from rpcfut.transport import (
+    LinkError,
+    MemoryLink,
+    MemoryNetwork,
+    describe_this_process,
+)
 from tests.support import remote
 
 HERE = __file__
@@ -274,7 +279,7 @@ def test_a_peer_on_another_host_is_refused_by_name(table) -> None:
     far = dataclasses.replace(record, rank=1, name="far", host_id="elsewhere")
     agent = rpcfut.Agent(record, link, table)
     try:
-        with pytest.raises(rpcfut.RendezvousError, match=r"'far'.*on another host"):
+        with pytest.raises(LinkError, match=r"'far'.*on another host"):
             agent.start([record, far])
     finally:
         agent.close()
