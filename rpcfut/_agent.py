@@ -287,7 +287,7 @@ class Agent:
     def on_call(self, call: IncomingCall) -> Work | None:
         """Take a peer's call. Reader."""
         caller = self._workers.name_of(call.sender_rank)
-        served = ServedCall(caller, call.deadline_s, self._clock)
+        served = ServedCall(caller, call.deadline_s, self._clock, call.body)
         self._leaving.serving.add(id(served))
         done = partial(self._leaving.serving.discard, id(served))
         return self._dispatcher.take(call, served, done)

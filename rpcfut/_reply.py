@@ -27,7 +27,7 @@ from rpcfut._future_core import complete, now_s
 from rpcfut._outcome import Value, failure_of
 from rpcfut._own_streams import own_streams, place_in
 from rpcfut_transport import AuthenticationError as WrongKey
-from rpcfut_transport import PeerLost
+from rpcfut_transport import CallNote, PeerLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,6 +164,17 @@ class Reply(CallInfo, Generic[T]):
         if patience_s > 0 and news.wait(patience_s) and self._told is not None:
             return f"there it is {self._told[0]}"
         return f"worker {self.to!r} does not say where it is"
+
+    def describe(self) -> CallNote:
+        """Say which call this is and how far it got. Any thread; takes no lock."""
+        told = self._told
+        if not self.is_sent:
+            stage = "not sent: a device has to copy its arguments first"
+        elif told is None:
+            stage = "sent"
+        else:
+            stage = f"sent; {now_s() - told[1]:.1f} s ago it was there: {told[0]}"
+        return CallNote(self.function, self.site, stage)
 
     # ---- how it ends ----------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from rpcfut._errors import LifecycleError
 
@@ -38,6 +38,29 @@ class Stage(Enum):
     ANSWERING = "its function has ended; waiting for a device to copy the result"
 
 
+class ServedView(NamedTuple):
+    """A served call, for reports.
+
+    Args:
+        caller: Name of the worker that called.
+        function: What it called; empty before the arguments are decoded.
+        request: The call as it came, to look up its function until then; None once it
+            is answered.
+        age_s: For how long it has been here, in seconds.
+        left_s: How long the caller will still wait, in seconds; None for ever.
+        stage: Where it is, and since when.
+        thread: The identifier of the thread that runs its function now, if one does.
+    """
+
+    caller: str
+    function: str
+    request: memoryview | None
+    age_s: float
+    left_s: float | None
+    stage: str
+    thread: int | None
+
+
 class ServedCall:
     """A call that this worker serves. Any thread.
 
@@ -45,14 +68,17 @@ class ServedCall:
         caller: Name of the worker that called.
         deadline_s: When the caller stops waiting, on `clock`; None for never.
         clock: What that is measured on.
+        request: The call as it came, to look up its function before it is decoded.
     """
 
     __slots__ = (
+        "_arrived_s",
         "_clock",
         "_deadline_s",
         "_hooks",
         "_is_cancelled",
         "_lock",
+        "_request",
         "_since_s",
         "_stage",
         "_thread",
@@ -60,7 +86,13 @@ class ServedCall:
         "function",
     )
 
-    def __init__(self, caller: str, deadline_s: float | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        caller: str,
+        deadline_s: float | None,
+        clock: Clock,
+        request: memoryview | None = None,
+    ) -> None:
         self.caller = caller
         self.function = ""  # not known before the arguments are decoded
         self._deadline_s = deadline_s
@@ -69,7 +101,9 @@ class ServedCall:
         self._is_cancelled = False
         self._hooks: list[Callable[[], object]] | None = None
         self._thread: int | None = None
-        self._stage, self._since_s = Stage.QUEUED, clock.now_s()
+        self._stage, self._arrived_s = Stage.QUEUED, clock.now_s()
+        self._since_s = self._arrived_s
+        self._request = request
 
     def __repr__(self) -> str:
         name = self.function or "a call"
@@ -126,6 +160,7 @@ class ServedCall:
 
         A coroutine's hook knows its task, whose context knows this call: a cycle.
         """
+        self._request = None
         if self._hooks is not None:
             with self._lock:
                 self._hooks = None
@@ -135,8 +170,22 @@ class ServedCall:
         self._thread = threading.get_ident() if stage is Stage.RUNNING else None
         self._stage, self._since_s = stage, self._clock.now_s()
 
+    def look(self) -> ServedView:
+        """What reports show of it. Any thread; takes no lock."""
+        now_s = self._clock.now_s()
+        told = "; was told that nobody waits" if self._is_cancelled else ""
+        return ServedView(
+            caller=self.caller,
+            function=self.function,
+            request=self._request,
+            age_s=now_s - self._arrived_s,
+            left_s=self.remaining_s,
+            stage=f"{self._stage.value}, since {now_s - self._since_s:.1f} s{told}",
+            thread=self._thread,
+        )
+
     def describe(self) -> str:
-        """Where the call is, and since when."""
+        """Where the call is, and since when, and on which thread."""
         age_s = self._clock.now_s() - self._since_s
         ident = self._thread
         names = [t.name for t in threading.enumerate() if t.ident == ident]

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from rpcfut_transport import (
+    CallNote,
     Endpoint,
     IncomingCall,
     Kind,
@@ -140,6 +141,9 @@ class RecordingSink:
 
     def on_slow(self) -> None:
         self.told.put("slow")
+
+    def describe(self) -> CallNote:
+        return CallNote("f", "here:1", "sent")
 
     def _end(self, how: str, what: object) -> None:
         self.ends.append((how, what))

@@ -2,9 +2,12 @@
 
 from rpcfut_transport._buffers import KEEP_ALIVE_MIN_NBYTES as KEEP_ALIVE_MIN_NBYTES
 from rpcfut_transport._buffers import Buffer as Buffer
+from rpcfut_transport._calls import CallNote as CallNote
+from rpcfut_transport._calls import CallView as CallView
 from rpcfut_transport._calls import Counters as Counters
 from rpcfut_transport._calls import Handler as Handler
 from rpcfut_transport._calls import IncomingCall as IncomingCall
+from rpcfut_transport._calls import PeerView as PeerView
 from rpcfut_transport._calls import ReplySink as ReplySink
 from rpcfut_transport._calls import Work as Work
 from rpcfut_transport._clock import Clock as Clock
@@ -40,6 +43,8 @@ __all__ = [
     "MAX_BUFFERS",
     "AuthenticationError",
     "Buffer",
+    "CallNote",
+    "CallView",
     "Clock",
     "ClosedError",
     "Counters",
@@ -61,6 +66,7 @@ __all__ = [
     "OnWay",
     "PeerLost",
     "PeerRecord",
+    "PeerView",
     "RemoteProtocolError",
     "ReplySink",
     "TransportError",

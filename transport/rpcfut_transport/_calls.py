@@ -49,6 +49,56 @@ class CallKey(NamedTuple):
     incarnation: int
 
 
+class CallNote(NamedTuple):
+    """What its caller knows of an open call, in words, without its arguments.
+
+    Args:
+        function: What was called.
+        site: ``file:line`` where.
+        stage: How far it got.
+    """
+
+    function: str
+    site: str
+    stage: str
+
+
+class CallView(NamedTuple):
+    """An open call, for reports.
+
+    Args:
+        rank: Whom it waits for.
+        opened_s: When it was opened, monotonic.
+        deadline_s: When it ends unanswered, monotonic; None for never.
+        sink: Who waits for it.
+    """
+
+    rank: int
+    opened_s: float
+    deadline_s: float | None
+    sink: ReplySink
+
+
+class PeerView(NamedTuple):
+    """A peer, for reports.
+
+    Args:
+        rank: Its number in the group.
+        name: Its name.
+        state: ``alive``, ``left`` or ``lost``.
+        reason: Why it is gone; empty while it is alive.
+        queued_nbytes: How much waits to be sent to it; None if that is not known.
+        last_seen_s: When its last message came, monotonic; None if that is not known.
+    """
+
+    rank: int
+    name: str
+    state: str
+    reason: str = ""
+    queued_nbytes: int | None = None
+    last_seen_s: float | None = None
+
+
 class ReplySink(Protocol):
     """Takes the end of one call: exactly one of its ends, exactly once (RPC-2).
 
@@ -91,6 +141,10 @@ class ReplySink(Protocol):
 
     def on_slow(self) -> None:
         """Take note that the call is open for a minute. It stays open. At most once."""
+        ...
+
+    def describe(self) -> CallNote:
+        """Say which call this is and how far it got. Any thread; takes no lock."""
         ...
 
 

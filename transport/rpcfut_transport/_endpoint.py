@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rpcfut_transport._buffers import Buffer
-    from rpcfut_transport._calls import Work
+    from rpcfut_transport._calls import CallView, PeerView, Work
     from rpcfut_transport._clock import Clock
     from rpcfut_transport._crew import Crew
     from rpcfut_transport._peers import PeerRecord
@@ -113,6 +113,13 @@ class Endpoint:
     def counters(self) -> Counters:
         """What was not used so far."""
         return self._ledger.counters
+
+    def look(self) -> tuple[list[PeerView], list[CallView]]:
+        """Return the peers and the open calls, oldest first, for reports.
+
+        Takes no lock, so it also works while somebody hangs with one.
+        """
+        return self._ledger.look()
 
     def start(self) -> None:
         """Start reading. Does not block.

@@ -13,7 +13,13 @@ import threading
 from enum import Enum
 from typing import NamedTuple
 
-from rpcfut_transport._calls import CallKey, Counters, ReplySink
+from rpcfut_transport._calls import (
+    CallKey,
+    CallView,
+    Counters,
+    PeerView,
+    ReplySink,
+)
 from rpcfut_transport._errors import ClosedError, LocalProtocolError
 from rpcfut_transport._session import OpenCall, PeerState, Session
 from rpcfut_transport._wire import MAX_REMAINING_S
@@ -318,6 +324,19 @@ class Ledger:
         """Count a message that does not decode."""
         with self._lock:
             self._malformed += 1
+
+    def look(self) -> tuple[list[PeerView], list[CallView]]:
+        """Return the peers and the open calls, oldest first. Takes no lock."""
+        peers, calls = self._session.look()
+        sinks = self._sinks.copy()  # later: those that ended meanwhile have no sink
+        return (
+            [PeerView(r, p.name, p.state.value, p.reason) for r, p in peers.items()],
+            [
+                CallView(call.rank, call.opened_s, call.deadline_s, sinks[call_id])
+                for call_id, call in calls.items()
+                if call_id in sinks
+            ],
+        )
 
     def _take_slow_locked(self, now_s: float) -> list[ReplySink]:
         if now_s < self._looks_for_slow_at_s:

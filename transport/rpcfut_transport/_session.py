@@ -391,6 +391,14 @@ class Session:
         self._asks.clear()
         return ended
 
+    def look(self) -> tuple[dict[int, Peer], dict[int, OpenCall]]:
+        """Return copies of the peers and the open calls, each made in one step.
+
+        For reports: right enough without the driver's lock, since whoever holds that
+        may be what hangs.
+        """
+        return self._peers.copy(), self._calls.copy()
+
     def next_deadline_s(self) -> float | None:
         """Return when to call `on_tick` or `take_asks` at the latest; None for never.
 
