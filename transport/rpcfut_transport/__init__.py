@@ -37,6 +37,7 @@ from rpcfut_transport.links import NetworkOptions as NetworkOptions
 from rpcfut_transport.links import OnWay as OnWay
 from rpcfut_transport.links import WayEvent as WayEvent
 from rpcfut_transport.links import ZmqLink as ZmqLink
+from rpcfut_transport.links import find_control_sockets as find_control_sockets
 
 __all__ = [
     "KEEP_ALIVE_MIN_NBYTES",
@@ -76,4 +77,5 @@ __all__ = [
     "Work",
     "ZmqLink",
     "describe_this_process",
+    "find_control_sockets",
 ]

@@ -1,5 +1,8 @@
 """Ways to carry frames between workers."""
 
+from rpcfut_transport.links._inbox_folder import (
+    find_control_sockets as find_control_sockets,
+)
 from rpcfut_transport.links._link import Link as Link
 from rpcfut_transport.links._link import OnWay as OnWay
 from rpcfut_transport.links._link import WayEvent as WayEvent
@@ -18,4 +21,5 @@ __all__ = [
     "OnWay",
     "WayEvent",
     "ZmqLink",
+    "find_control_sockets",
 ]

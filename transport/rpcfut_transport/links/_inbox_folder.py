@@ -24,10 +24,12 @@ _log = logging.getLogger(__name__)
 PREFIX = "rpcfut-inbox-"
 INBOX = "inbox"
 IPC_SCHEME = "ipc://"
+CONTROL = "ctrl"  # no longer than the inbox's: both must fit into a socket's address
 _LOCK = "lock"
 _MKDTEMP_NBYTES = 8  # what tempfile.mkdtemp adds to the prefix
 _SUN_PATH_NBYTES = 107
 _YOUNG_S = 60.0
+_UNIX_PATH_FIELD = 7  # of a line of /proc/net/unix, counted from 0
 
 
 class InboxFolder:
@@ -63,6 +65,11 @@ class InboxFolder:
         """The path of the socket."""
         return f"{self.path}/{INBOX}"
 
+    @property
+    def control(self) -> str:
+        """The path of the socket that says what is pending; see `rpcfut._control`."""
+        return f"{self.path}/{CONTROL}"
+
     def close(self) -> None:
         """Remove the folder, then let the lock go; sweep. Idempotent."""
         if self._lock_fd < 0 or os.getpid() != self._pid:
@@ -71,6 +78,46 @@ class InboxFolder:
         fd, self._lock_fd = self._lock_fd, -1
         os.close(fd)
         sweep(self._base)
+
+
+def find_control_sockets() -> list[str]:
+    """Return where the workers of this user on this host say what is pending.
+
+    Some may be of workers that have ended. Found are those that listen in this network
+    namespace, and those in the usual folders. Any thread.
+    """
+    found = {path for path in _bound_sockets() if _is_control(path)}
+    for base in {_runtime_folder(), tempfile.gettempdir(), f"/run/user/{os.getuid()}"}:
+        with contextlib.suppress(OSError):
+            found.update(
+                path
+                for entry in os.scandir(base)
+                if _is_control(path := f"{entry.path}/{CONTROL}")
+            )
+    return sorted(found)
+
+
+def _bound_sockets() -> list[str]:
+    """Paths of the Unix sockets that somebody has bound, as the kernel lists them."""
+    try:
+        lines = Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]
+    except OSError:
+        return []
+    fields = [line.split(maxsplit=_UNIX_PATH_FIELD) for line in lines]
+    return [each[_UNIX_PATH_FIELD] for each in fields if len(each) > _UNIX_PATH_FIELD]
+
+
+def _is_control(path: str) -> bool:
+    """Whether a path is that of a control socket in a folder that only we can enter."""
+    folder = Path(path).parent
+    if Path(path).name != CONTROL or not folder.name.startswith(PREFIX):
+        return False
+    with contextlib.suppress(OSError):
+        found = folder.lstat()
+        mode = stat.S_IMODE(found.st_mode)
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+            return mode == stat.S_IRWXU and stat.S_ISSOCK(Path(path).lstat().st_mode)
+    return False
 
 
 def sweep(base: str) -> int:
@@ -116,7 +163,7 @@ def _has_only_ours(folder: str) -> bool:
     """Whether there is nothing in a folder but what we put into ours."""
     for name in os.listdir(folder):
         mode = Path(folder, name).lstat().st_mode
-        is_known = (name == INBOX and stat.S_ISSOCK(mode)) or (
+        is_known = (name in (INBOX, CONTROL) and stat.S_ISSOCK(mode)) or (
             name == _LOCK and stat.S_ISREG(mode)
         )
         if not is_known:
@@ -131,7 +178,7 @@ def _age_s(found: os.stat_result) -> float:
 
 
 def _remove(folder: str) -> None:
-    for name in (INBOX, _LOCK):
+    for name in (INBOX, CONTROL, _LOCK):
         with contextlib.suppress(FileNotFoundError):
             Path(folder, name).unlink()
     with contextlib.suppress(FileNotFoundError):

@@ -108,6 +108,14 @@ class ZmqLink:
         return f"{IPC_SCHEME}{self._folder.inbox}"
 
     @property
+    def control_path(self) -> str:
+        """Where a socket that says what is pending may be bound. Any thread.
+
+        Empty if this worker has no folder of its own.
+        """
+        return "" if self._folder is None else self._folder.control
+
+    @property
     def tcp_address(self) -> str:
         """Where other hosts reach this inbox; empty if they do not. Any thread."""
         return "" if self._network is None else self._network.address
