@@ -47,6 +47,9 @@ from rpcfut._outcome import Cancelled as Cancelled
 from rpcfut._outcome import Failure as Failure
 from rpcfut._outcome import Outcome as Outcome
 from rpcfut._outcome import Value as Value
+from rpcfut._pending import PendingReport as PendingReport
+from rpcfut._pending_signal import PendingOnSignal as PendingOnSignal
+from rpcfut._pending_signal import report_pending_on as report_pending_on
 from rpcfut._process import current_agent as current_agent
 from rpcfut._registry import extractors as extractors
 from rpcfut._registry import no_device_data as no_device_data
@@ -81,6 +84,8 @@ __all__ = [
     "NotExposedError",
     "Outcome",
     "PeerLostError",
+    "PendingOnSignal",
+    "PendingReport",
     "PoolExhaustedError",
     "RemoteError",
     "RendezvousError",
@@ -110,6 +115,7 @@ __all__ = [
     "no_device_data",
     "register_extractor",
     "register_type",
+    "report_pending_on",
     "rpc_async",
     "rpc_sync",
     "shutdown",

@@ -24,6 +24,7 @@ from rpcfut._errors import LifecycleError
 from rpcfut._group import wait_all
 from rpcfut._leaving import Leaving
 from rpcfut._membership import Membership
+from rpcfut._observer import Observer
 from rpcfut._options import AgentOptions
 from rpcfut._placement import Placement
 from rpcfut._pool import ThreadPool, current_pool
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from rpcfut._exposed import ExposedTable
     from rpcfut._future import Future
+    from rpcfut._pending import PendingReport
     from rpcfut_transport import Clock, IncomingCall, Link, PeerRecord, Work
 
 T = TypeVar("T")
@@ -120,6 +122,9 @@ class Agent:
         self._blind: set[int] = set()  # ranks that cannot see this process end
         self._is_open = False
         self._lock = threading.Lock()
+        self.observer = Observer(
+            self.info, self._endpoint, self._dispatcher.served, self._pool, self._clock
+        )
         self._is_closed = False
         self._pid = os.getpid()
         # Unlike atexit, this also runs at the end of a multiprocessing child.
@@ -156,6 +161,7 @@ class Agent:
         # Before the first message is read: it may be from a worker that joins.
         self.membership.begin(records, form)
         self._endpoint.start()
+        self.observer.state = "running"
 
     def _require_near(self, record: PeerRecord) -> None:
         """Refuse a peer that this version cannot reach."""
@@ -331,6 +337,13 @@ class Agent:
         self._cancel_calls_of(rank)
         self._leaving.note_away(rank)
 
+    def pending(self) -> PendingReport:
+        """What this worker waits for and works on, now.
+
+        Any thread; takes no lock, so it also works while all others hang.
+        """
+        return self.observer.look()
+
     # ---- leaving --------------------------------------------------------------------
 
     def shutdown(self, *, graceful: bool = True, timeout: float | None = None) -> None:
@@ -346,6 +359,7 @@ class Agent:
                 "very call; have the worker's main thread call it, or pass "
                 "graceful=False"
             )
+        self.observer.state = "leaving"
         try:
             if graceful:
                 self._leaving.wait(timeout, alone=self._is_open)
@@ -380,6 +394,7 @@ class Agent:
             with suppress(TransportError):  # nothing may stop the closing
                 self._endpoint.send_notice(rank, Kind.GOODBYE)
         self._dispatcher.close()
+        self.observer.close()
         self._endpoint.close()
         self._watcher.close(_CLOSE_S)
         self._pool.close()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from types import CodeType
+    from types import CodeType, FrameType
 
 _HERE = str(PurePath(__file__).parent / "_")[:-1]  # with the separator
+_PYTHONS = str(PurePath(threading.__file__).parent / "_")[:-1]
 
 
 class CallInfo:
@@ -86,6 +88,20 @@ def find_place(depth: int) -> tuple[CodeType, int]:
             break
         frame = outer
     return frame.f_code, frame.f_lasti
+
+
+def whereabouts(frame: FrameType) -> str:
+    """Where a thread is: the innermost frame that is neither ours nor Python's own."""
+    found: FrameType | None = frame
+    while found is not None and _is_library(found.f_code.co_filename):
+        found = found.f_back
+    code = (found or frame).f_code
+    return f"{Site(code, (found or frame).f_lasti)} in {code.co_qualname}"
+
+
+def _is_library(file: str) -> bool:
+    is_pythons = file.startswith((_PYTHONS, "<frozen ")) and "-packages" not in file
+    return is_pythons or file.startswith(_HERE)
 
 
 def function_name(function: object) -> str:

@@ -225,6 +225,7 @@ def _join(
             record = replace(me, rank=meeting.rank)
             agent = Agent(record, link, process.exposed, options=options)
             undo.callback(agent.close)
+            agent.observer.answer_at(link.control_path)
             # Peers that are ready a moment earlier call at once, and what they call
             # may call on.
             process.agent = agent
