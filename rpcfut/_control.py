@@ -35,6 +35,7 @@ _CLOSE_S = 2.0
 _CLIENT_S = 2.0
 _RETRY_S = 1.0
 _MAX_CLIENTS = 8
+_BACKLOG = 64
 _UCRED = struct.Struct("3i")  # pid, uid, gid of SO_PEERCRED
 
 
@@ -71,7 +72,7 @@ class ControlServer:
         try:
             self._listener.setblocking(False)  # noqa: FBT003 - the socket's signature
             self._listener.bind(path)
-            self._listener.listen(_MAX_CLIENTS)
+            self._listener.listen(_BACKLOG)
             self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         except OSError:
             self._listener.close()
@@ -86,15 +87,19 @@ class ControlServer:
         return f"<ControlServer {self._path!r} {state} clients={len(self._clients)}>"
 
     def close(self) -> None:
-        """Stop answering and remove the socket. Idempotent; takes 2 s at most."""
+        """Stop answering and remove the socket. Owner thread; takes 2 s at most.
+
+        Idempotent.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         with contextlib.suppress(OSError):
             Path(self._path).unlink()
         os.eventfd_write(self._wake_fd, 1)
-        if self._thread is not threading.current_thread():
-            self._thread.join(_CLOSE_S)
+        self._thread.join(_CLOSE_S)
+        if not self._thread.is_alive():
+            os.close(self._wake_fd)
 
     def _run(self) -> None:
         try:
@@ -105,7 +110,6 @@ class ControlServer:
         for client in self._clients:
             client.close()
         self._listener.close()
-        os.close(self._wake_fd)
 
     def _turn(self) -> None:
         """Sleep until somebody comes, goes on reading or has taken too long."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 3.0
 _MAX_NBYTES = 4 * 1024 * 1024
 _CHUNK_NBYTES = 64 * 1024
+_TIMEVAL = struct.Struct("ll")  # seconds and microseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +62,8 @@ def ask(path: str, patience_s: float) -> Asked | None:
     """Ask one worker; None when it has ended."""
     pid = 0
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(patience_s)
         try:
-            connection.connect(path)
+            _connect(connection, path, patience_s)
             pid, uid = peer_process(connection)
             if uid != os.getuid():
                 return Asked(path=path, pid=pid, trouble=f"user {uid} listens there")
@@ -78,6 +79,17 @@ def ask(path: str, patience_s: float) -> Asked | None:
         except (OSError, ValueError) as error:
             trouble = f"no answer that can be read; its log may say why ({error})"
     return Asked(path=path, pid=pid, trouble=trouble)
+
+
+def _connect(connection: socket.socket, path: str, patience_s: float) -> None:
+    # A socket with a timeout of Python's does not wait where others wait already.
+    limit = _TIMEVAL.pack(int(patience_s), int(patience_s % 1 * 1e6))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    try:
+        connection.connect(path)
+    except BlockingIOError:
+        raise TimeoutError from None
+    connection.settimeout(patience_s)
 
 
 def _read(connection: socket.socket, patience_s: float) -> Iterator[bytes]:
@@ -109,6 +121,8 @@ def _process_state(pid: int) -> str:
 
 
 def _reason(state: str, pid: int) -> str:
+    if pid == 0:
+        return "it is in another pid namespace: ask from inside its container"
     if state in "Tt":
         return f"process {pid} is stopped: kill -CONT {pid} lets it go on"
     return (

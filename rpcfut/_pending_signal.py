@@ -11,6 +11,7 @@ thread has to block the signal (child processes would inherit that).
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import logging
 import os
@@ -92,7 +93,8 @@ class PendingOnSignal:
         faulthandler.unregister(self._signum)
         if later is not self._earlier:
             signal.signal(self._signum, later)
-        os.write(self._write_fd, b"\n")  # wakes the thread
+        with contextlib.suppress(OSError):  # the thread may have ended by itself
+            os.write(self._write_fd, b"\n")
         if self._thread is not threading.current_thread():
             self._thread.join(_CLOSE_S)
         os.close(self._write_fd)
