@@ -164,6 +164,22 @@ def test_a_stopped_worker_cannot_be_reached_and_why(ask) -> None:
         kill(group)
 
 
+def test_a_worker_that_keeps_the_gil_cannot_be_reached_and_why(ask) -> None:
+    """Nothing of Python runs there; a tool that reads its memory is named."""
+
+    def hangs() -> bool:
+        found = reports_of(group[0])
+        return bool(found) and found[0].report is None
+
+    with children(remote_pending.keep_the_gil, 1) as group:
+        wait_until(hangs, 60)
+        status, text = ask(group[0])
+        pid = group[0].process.pid
+        kill(group)
+    assert status == NOT_REACHED
+    assert f"py-spy dump --native --pid {pid}" in text
+
+
 def test_a_forked_child_does_not_answer_for_its_parent(tmp_path: Path) -> None:
     """Neither while that lives, nor with the sockets that it inherited after."""
     note = tmp_path / "child"

@@ -33,6 +33,10 @@ def hang_in_c() -> None:
         ctypes.CDLL(None).sleep(1000)  # the GIL is released meanwhile
 
 
+def hang_with_gil() -> None:
+    ctypes.PyDLL(None).sleep(1000)
+
+
 HANGS = {"lock": hang_in_lock, "c": hang_in_c}
 
 
@@ -54,6 +58,12 @@ def call_and_hang(
         HANGS[how]()
         kept.wait()
     rpcfut.shutdown()
+
+
+def keep_the_gil(rank: int, count: int, rendezvous: str) -> None:
+    """Join, and let no thread of Python run any more."""
+    rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
+    hang_with_gil()
 
 
 def fill_the_pool(rank: int, count: int, rendezvous: str) -> None:

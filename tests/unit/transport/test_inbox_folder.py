@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from rpcfut_transport.links import _inbox_folder
-from rpcfut_transport.links._inbox_folder import INBOX, PREFIX, InboxFolder, sweep
+from rpcfut_transport.links._inbox_folder import (
+    CONTROL,
+    INBOX,
+    PREFIX,
+    InboxFolder,
+    find_control_sockets,
+    sweep,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +53,7 @@ def test_a_dead_owners_folder_is_swept(base) -> None:
     """The kernel lets the lock go when the owner ends; so does closing the file."""
     folder = InboxFolder()
     make_socket(folder.inbox)
+    make_socket(folder.control)
     os.close(folder._lock_fd)
     assert sweep(base) == 1
     assert os.listdir(base) == []
@@ -82,6 +90,38 @@ def test_a_folder_with_something_else_in_it_is_left_alone(base) -> None:
     os.utime(folder, (old, old))
     assert sweep(base) == 0
     assert folder.joinpath(INBOX).read_text() == "precious"
+
+
+def test_the_control_sockets_of_our_workers_are_found(base) -> None:
+    """In folders that only we can enter; wherever a living one listens."""
+    folder = InboxFolder()
+    make_socket(folder.control)
+    others = [
+        Path(base, f"{PREFIX}{name}") for name in ("open", "file", "link", "none")
+    ]
+    for other in (*others[:2], others[3]):
+        other.mkdir(0o700)
+    make_socket(f"{others[0]}/{CONTROL}")
+    others[0].chmod(0o755)
+    Path(others[1], CONTROL).touch()
+    others[2].symlink_to(folder.path)
+    Path(base, "other").mkdir(0o700)
+    make_socket(f"{base}/other/{CONTROL}")
+    assert [p for p in find_control_sockets() if p.startswith(base)] == [folder.control]
+    folder.close()
+    assert [p for p in find_control_sockets() if p.startswith(base)] == []
+
+
+def test_a_control_socket_that_listens_elsewhere_is_found(base, monkeypatch) -> None:
+    """A worker may have another folder for temporary files than who asks."""
+    folder = InboxFolder()
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert folder.control not in find_control_sockets()
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(folder.control)
+        control.listen()
+        assert folder.control in find_control_sockets()
+    folder.close()
 
 
 def test_a_path_too_long_for_a_socket_is_refused_with_the_way_out(
