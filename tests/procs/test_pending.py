@@ -13,7 +13,7 @@ import pytest
 from rpcfut.__main__ import NOT_REACHED, NOTHING_PENDING, SOMETHING_PENDING, main
 from rpcfut._control_client import ask_all
 from rpcfut_transport.links._inbox_folder import PREFIX, sweep
-from tests.support import remote, remote_pending
+from tests.support import remote_pending
 from tests.support.group import children, run_group
 from tests.support.threads import wait_until
 
@@ -40,6 +40,12 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
 
 def reports_of(child: Child) -> Any:
     return [each for each in ask_all(PATIENCE_S) if each.pid == child.process.pid]
+
+
+def is_running(child: Child) -> bool:
+    return [asked.report and asked.report.state for asked in reports_of(child)] == [
+        "running"
+    ]
 
 
 def has_made(child: Child, count: int) -> Callable[[], bool]:
@@ -140,22 +146,22 @@ def test_a_worker_whose_pool_is_full_of_hanging_calls_lists_them(ask) -> None:
 
 def test_a_quiet_worker_has_nothing_pending_and_a_killed_one_is_none(ask) -> None:
     """What a killed worker leaves in its folder is not taken for a worker."""
-    with children(remote.serve_only, 2) as group:
-        wait_until(lambda: all(len(reports_of(child)) == 1 for child in group), 60)
+    with children(remote_pending.stay, 2) as group:
+        wait_until(lambda: all(is_running(child) for child in group), 60)
         wait_until(lambda: ask(group[0])[0] == NOTHING_PENDING)
-        os.kill(group[0].process.pid, signal.SIGSTOP)  # it must not leave
         group[1].process.kill()
         group[1].process.join(15)
         status, text = ask(group[1])
         assert status == NOT_REACHED
         assert f"no worker in process {group[1].process.pid} of user" in text
+        wait_until(lambda: "lost: " in ask(group[0])[1])
         kill(group)
 
 
 def test_a_stopped_worker_cannot_be_reached_and_why(ask) -> None:
     """The way out is named; the others answer meanwhile."""
-    with children(remote.serve_only, 2) as group:
-        wait_until(lambda: all(len(reports_of(child)) == 1 for child in group), 60)
+    with children(remote_pending.stay, 2) as group:
+        wait_until(lambda: all(is_running(child) for child in group), 60)
         os.kill(group[1].process.pid, signal.SIGSTOP)
         status, text = ask(group[1])
         assert status == NOT_REACHED
@@ -183,7 +189,7 @@ def test_a_worker_that_keeps_the_gil_cannot_be_reached_and_why(ask) -> None:
 def test_a_forked_child_does_not_answer_for_its_parent(tmp_path: Path) -> None:
     """Neither while that lives, nor with the sockets that it inherited after."""
     note = tmp_path / "child"
-    with children(remote_pending.leave_a_forked_child, 1, str(note)) as group:
+    with children(remote_pending.fork_and_leave, 1, str(note)) as group:
         wait_until(lambda: note.exists() and note.read_text().endswith("\n"), 60)
         forked = int(note.read_text())
         group[0].process.join(15)
@@ -196,8 +202,9 @@ def test_a_killed_worker_with_a_forked_child_is_not_taken_for_living(
 ) -> None:
     """The child holds its parent's socket: connecting works, and nobody answers."""
     note = tmp_path / "child"
-    with children(remote_pending.leave_a_forked_child, 2, str(note)) as group:
+    with children(remote_pending.fork_and_stay, 1, str(note)) as group:
         wait_until(lambda: note.exists() and note.read_text().endswith("\n"), 60)
+        assert len(reports_of(group[0])) == 1
         for child in group:
             child.process.kill()
             child.process.join(15)

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
 
 import rpcfut
 from tests.support import remote
@@ -60,6 +59,13 @@ def call_and_hang(
     rpcfut.shutdown()
 
 
+def stay(rank: int, count: int, rendezvous: str) -> None:
+    """Be a worker until killed, with nothing pending."""
+    rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
+    while True:
+        signal.pause()
+
+
 def keep_the_gil(rank: int, count: int, rendezvous: str) -> None:
     """Join, and let no thread of Python run any more."""
     rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
@@ -78,15 +84,26 @@ def fill_the_pool(rank: int, count: int, rendezvous: str) -> None:
     rpcfut.shutdown()
 
 
-def leave_a_forked_child(rank: int, count: int, rendezvous: str, note: str) -> Any:
-    """Fork a child that does nothing; its pid is in a file."""
+def fork_and_leave(rank: int, count: int, rendezvous: str, note: str) -> None:
+    """Fork a child that does nothing, its pid is in a file; then leave."""
     rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
-    if rank == 0:
-        child = os.fork()
-        while child == 0:
-            signal.pause()
-        Path(note).write_text(f"{child}\n")
+    _fork(note)
     rpcfut.shutdown()
+
+
+def fork_and_stay(rank: int, count: int, rendezvous: str, note: str) -> None:
+    """Do the same, and stay until killed."""
+    rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
+    _fork(note)
+    while True:
+        signal.pause()
+
+
+def _fork(note: str) -> None:
+    child = os.fork()
+    while child == 0:
+        signal.pause()
+    Path(note).write_text(f"{child}\n")
 
 
 def signal_a_forked_child(rank: int, count: int, rendezvous: str, stderr: str) -> str:
