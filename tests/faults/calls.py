@@ -24,7 +24,7 @@ ROWS = (
     *("b22", "b23", "b24", "b25", "b38", "b41", "b48", "b49", "b50", "b55", "b56"),
     *("b59", "b60", "b61", "b62", "b63", "b64", "b65", "b66", "b67", "b68", "b70"),
     *("b73", "b74", "b75", "b76", "b77", "b78", "b124", "b125", "b126", "b129"),
-    "b134",
+    *("b127", "b134"),
 )
 
 ERRORS = ("tests/unit/test_field_reports_errors.py",)
@@ -35,6 +35,7 @@ HANDLERS = ("tests/unit/test_handlers.py",)
 CALLED = ("tests/unit/test_field_reports_handlers.py",)
 PLACEMENT = ("tests/unit/test_placement.py",)
 MANY = ("tests/unit/test_many.py",)
+IDLE = ("tests/procs/test_idle.py",)
 
 DISPATCH = "rpcfut/_dispatch.py"
 ANSWER = "rpcfut/_answer.py"
@@ -506,6 +507,30 @@ FAULTS = [
         "            name, args, kwargs, Staging(), CallInfo(worker='', to='',\n"
         "            function=name, site=site)), marks, limit)",
         tests=MANY,
+    ),
+    Fault(
+        row="b127",
+        what="whoever reads polls",
+        path="transport/rpcfut_transport/links/_zmq.py",
+        old="        timeout_ms = _FOREVER_MS if timeout_s is None else _to_ms(timeout_s)\n",
+        new="        timeout_ms = 0\n",
+        tests=IDLE,
+    ),
+    Fault(
+        row="b127",
+        what="the watchdog of the inbox never rests",
+        path="transport/rpcfut_transport/_inbox.py",
+        old="_QUIET_TICKS = 10 ",
+        new="_QUIET_TICKS = 10**9 ",
+        tests=IDLE,
+    ),
+    Fault(
+        row="b127",
+        what="the thread that says what is pending polls",
+        path="rpcfut/_control.py",
+        old="poller.poll(self._patience_ms())",
+        new="poller.poll(0)",
+        tests=IDLE,
     ),
     Fault(
         row="b134",
