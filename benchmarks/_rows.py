@@ -94,6 +94,14 @@ def _local(name: str, *goals: Goal) -> Row:
     return Row(name=name, unit="us", own=own, peers=peers, goals=goals)
 
 
+def _callers(name: str, experiment: str, statistic: Statistic) -> Row:
+    alone = _us("rpcfut", "noop_rtt", statistic)
+    peers = _calls(experiment, statistic, "torch", "zmq") | {"1 caller": alone}
+    return Row(
+        name=name, unit="us", own=_us("rpcfut", experiment, statistic), peers=peers
+    )
+
+
 ROWS = (
     Row(
         name="noop_rtt_p50",
@@ -185,6 +193,17 @@ ROWS = (
             )
         },
         goals=(below(1, "% core"),),
+    ),
+    # B128: how a round trip grows with the callers, beside noop_rtt and callers8.
+    _callers("callers2_p50", "callers2", Statistic.P50),
+    _callers("callers4_p50", "callers4", Statistic.P50),
+    _callers("callers8_p99", "callers8", Statistic.P99),
+    # B130: the time of both processors, which no second core makes shorter.
+    Row(
+        name="noop_cpu",
+        unit="us",
+        own=_us("rpcfut", "noop_cpu"),
+        peers=_calls("noop_cpu", Statistic.P50, "torch", "zmq"),
     ),
 )
 

@@ -6,6 +6,7 @@ pair a thread, and one server thread that reads one inbox.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -13,7 +14,13 @@ from typing import TYPE_CHECKING
 import msgpack
 import zmq
 
-from benchmarks._probes import idle_arrivals, rate, time_each, time_threads
+from benchmarks._probes import (
+    cpu_per_call,
+    idle_arrivals,
+    rate,
+    time_each,
+    time_threads,
+)
 
 if TYPE_CHECKING:
     from benchmarks._systems._system import Place
@@ -118,10 +125,18 @@ class ZmqCaller:
         self._dealer.connect(_endpoint(place, "router"))
         self._lanes = [Lane(self._context, place, i) for i in range(THREADS)]
         calls = [lane.call for lane in self._lanes]
+        pids = [os.getpid()]
+        if place.callee_pid is not None:
+            pids.append(place.callee_pid)
         self.probes = {
             "noop_rtt": lambda count: time_each(self._noop, count),
             "noop_rate": lambda count: rate(self._lanes[0].call_all, count),
+            "callers2": lambda count: time_threads(calls[:2], count),
+            "callers4": lambda count: time_threads(calls[:4], count),
             "callers8": lambda count: time_threads(calls, count),
+            "noop_cpu": lambda count: cpu_per_call(
+                self._lanes[0].call_all, pids, count
+            ),
             "serve_while_idle": lambda count: idle_arrivals(self._call, count),
         }
         self._noop()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import rpcfut
 from benchmarks._probes import (
     arrivals_after_wait,
+    cpu_per_call,
     idle_arrivals,
     idle_shares,
     pause,
@@ -79,7 +80,10 @@ class RpcfutCaller:
         self.probes = {
             "noop_rtt": lambda count: time_each(_call_noop, count),
             "noop_rate": lambda count: rate(_call_all, count),
+            "callers2": lambda count: time_threads(calls[:2], count),
+            "callers4": lambda count: time_threads(calls[:4], count),
             "callers8": lambda count: time_threads(calls, count),
+            "noop_cpu": lambda count: cpu_per_call(_call_all, self._pids, count),
             "await_rtt": lambda count: asyncio.run(time_awaits(_start_noop, count)),
             "serve_while_idle": lambda count: idle_arrivals(_call_stamp, count),
             "serve_after_wait": lambda count: arrivals_after_wait(

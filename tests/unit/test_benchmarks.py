@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from benchmarks import _probes
 from benchmarks._experiments import EXPERIMENTS
 from benchmarks._goals import (
     are_met,
@@ -25,7 +26,13 @@ from benchmarks._measure import (
     interleave,
     percentile,
 )
-from benchmarks._probes import arrivals_after_wait, rate, time_each, time_threads
+from benchmarks._probes import (
+    arrivals_after_wait,
+    cpu_per_call,
+    rate,
+    time_each,
+    time_threads,
+)
 from benchmarks._report import to_json
 from benchmarks._rows import ROWS, Row, Source, evaluate, pick
 from benchmarks._systems._system import SYSTEMS
@@ -46,6 +53,10 @@ NAMES = [
     "extract_list100",
     "extract_1e6_ints",
     "idle_cpu",
+    "callers2_p50",
+    "callers4_p50",
+    "callers8_p99",
+    "noop_cpu",
 ]
 OURS = Source(system="rpcfut", experiment="noop_rtt", scale=1e-3)
 FLOOR = Source(system="floor", experiment="noop_rtt", scale=1e-3)
@@ -183,7 +194,10 @@ def test_every_source_of_a_row_is_measured_by_an_experiment():
 
 
 def test_only_picks_in_the_order_of_the_table():
-    assert pick(["idle_cpu", "noop_rate"]) == (ROWS[2], ROWS[-1])
+    assert [row.name for row in pick(["idle_cpu", "noop_rate"])] == [
+        "noop_rate",
+        "idle_cpu",
+    ]
     assert pick([]) == ROWS
 
 
@@ -263,6 +277,18 @@ def test_a_probe_returns_as_many_samples_as_were_asked_for():
     assert len(time_each(int, 30)) == 30
     assert len(time_threads([int] * 4, 30)) == 4 * 30
     assert len(rate(range, 30)) == 1
+
+
+def test_b130_what_a_call_takes_of_the_processors_is_counted_per_call(monkeypatch):
+    """Of both processes, in ns, without what the warming up took."""
+    used_s = {1: 5.0, 2: 7.0}
+
+    def call_all(count):
+        used_s[1] += count * 2e-6
+        used_s[2] += count * 3e-6
+
+    monkeypatch.setattr(_probes, "cpu_seconds", used_s.__getitem__)
+    assert cpu_per_call(call_all, [1, 2], 1000) == [pytest.approx(5000)]
 
 
 def test_arrivals_that_miss_the_millisecond_are_not_reported():
