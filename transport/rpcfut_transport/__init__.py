@@ -29,6 +29,9 @@ from rpcfut_transport._peers import PeerRecord as PeerRecord
 from rpcfut_transport._peers import describe_this_process as describe_this_process
 from rpcfut_transport._wire import MAX_BUFFERS as MAX_BUFFERS
 from rpcfut_transport._wire import Kind as Kind
+from rpcfut_transport.links import FaultKind as FaultKind
+from rpcfut_transport.links import FaultPlan as FaultPlan
+from rpcfut_transport.links import FaultRule as FaultRule
 from rpcfut_transport.links import Link as Link
 from rpcfut_transport.links import LinkOptions as LinkOptions
 from rpcfut_transport.links import MemoryLink as MemoryLink
@@ -51,6 +54,9 @@ __all__ = [
     "Counters",
     "Crew",
     "Endpoint",
+    "FaultKind",
+    "FaultPlan",
+    "FaultRule",
     "Handler",
     "Inbox",
     "IncomingCall",

@@ -1,5 +1,8 @@
 """Ways to carry frames between workers."""
 
+from rpcfut_transport.links._faults import FaultKind as FaultKind
+from rpcfut_transport.links._faults import FaultPlan as FaultPlan
+from rpcfut_transport.links._faults import FaultRule as FaultRule
 from rpcfut_transport.links._inbox_folder import (
     find_control_sockets as find_control_sockets,
 )
@@ -13,6 +16,9 @@ from rpcfut_transport.links._options import NetworkOptions as NetworkOptions
 from rpcfut_transport.links._zmq import ZmqLink as ZmqLink
 
 __all__ = [
+    "FaultKind",
+    "FaultPlan",
+    "FaultRule",
     "Link",
     "LinkOptions",
     "MemoryLink",

@@ -16,6 +16,7 @@ from rpcfut_transport._errors import ClosedError, LinkError, UnknownPeer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rpcfut_transport.links._faults import FaultPlan
     from rpcfut_transport.links._link import OnWay
 
 _Message = list[bytes | memoryview]
@@ -23,9 +24,14 @@ _Inbox = queue.SimpleQueue[_Message | None]
 
 
 class MemoryNetwork:
-    """Where memory links find each other. Any thread."""
+    """Where memory links find each other. Any thread.
 
-    def __init__(self) -> None:
+    Args:
+        faults: What goes wrong between them; nothing, if None.
+    """
+
+    def __init__(self, faults: FaultPlan | None = None) -> None:
+        self._faults = faults
         self._lock = threading.Lock()
         self._inboxes: dict[str, _Inbox] = {}
         self._numbers = itertools.count(1)
@@ -50,6 +56,23 @@ class MemoryNetwork:
         """Return the inbox at an address; None when it is gone or never was."""
         with self._lock:
             return self._inboxes.get(address)
+
+    def carry(self, sender: str, address: str, rank: int, message: _Message) -> None:
+        """Put a message into an inbox, or do to it what the faults say.
+
+        Args:
+            sender: The address of the link that sends it.
+            address: Where it goes; if nobody is there, it vanishes.
+            rank: What the sender calls the receiver.
+            message: Its frames, which nobody else holds.
+        """
+        inbox = self.find_inbox(address)
+        if inbox is None:
+            return
+        if self._faults is None:
+            inbox.put(message)
+        else:
+            self._faults.pass_on((sender, address), rank, message, inbox.put)
 
     def __repr__(self) -> str:
         return f"<MemoryNetwork inboxes={len(self._inboxes)}>"
@@ -108,9 +131,7 @@ class MemoryLink:
             address = self._ways.get(rank)
             if address is None:
                 raise UnknownPeer(rank, sorted(self._ways))
-            inbox = self._network.find_inbox(address)
-            if inbox is not None:
-                inbox.put(message)
+            self._network.carry(self._address, address, rank, message)
 
     def receive(self, timeout_s: float | None) -> _Message | None:
         """See `Link.receive`."""
