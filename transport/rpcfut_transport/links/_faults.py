@@ -252,14 +252,13 @@ def _truncated(message: Message, dice: random.Random) -> Message:
 
 def _corrupted(message: Message, dice: _Dice) -> Message:
     """Change one to three bytes somewhere in a message."""
-    frames = [bytearray(frame) for frame in message]
-    nbytes = sum(map(len, frames))
-    reach = min(nbytes, HEADER_NBYTES) if dice.rule.header_only else nbytes
+    whole = bytearray().join(message)
+    reach = min(len(whole), HEADER_NBYTES) if dice.rule.header_only else len(whole)
     for at in dice.random.sample(range(reach), min(dice.random.randint(1, 3), reach)):
-        for frame in frames:
-            if at < len(frame):
-                frame[at] ^= dice.random.randint(1, 255)
-                break
-            at -= len(frame)
-    first, *others = frames
-    return [bytes(first), *map(memoryview, others)]
+        whole[at] ^= dice.random.randint(1, 255)
+    rest = memoryview(whole)
+    frames: Message = []
+    for frame in message:
+        frames.append(rest[: len(frame)])
+        rest = rest[len(frame) :]
+    return [bytes(frames[0]), *frames[1:]]
