@@ -11,6 +11,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from rpcfut_transport._arrivals import Arrivals
 from rpcfut_transport._calls import CallKey, Handler, IncomingCall
 from rpcfut_transport._errors import RemoteProtocolError
 from rpcfut_transport._wire import Kind, decode_message, split_batch
@@ -30,6 +31,9 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _MAX_TOLD_NBYTES = 2000
+# A call that is overtaken by a question about it must not run: its caller was told that
+# it is not here (RPC-5).
+_IN_ORDER = frozenset({Kind.CALL, Kind.ASK})
 
 
 class Filing:
@@ -59,6 +63,7 @@ class Filing:
         self._sender = sender
         self._handler = handler
         self._on_goodbye = on_goodbye
+        self._arrivals = Arrivals()
 
     def __repr__(self) -> str:
         return f"<Filing of {self._record.name!r}>"
@@ -92,7 +97,7 @@ class Filing:
     def _file_one(
         self, header: Header, body: memoryview, frames: list[bytes | memoryview]
     ) -> Work | None:
-        kind, call_id, rank, incarnation, target, remaining_s, _ = header
+        kind, call_id, rank, incarnation, target, remaining_s, _, number = header
         if target != self._record.incarnation:
             self._drop(header)
         elif kind is Kind.RESULT or kind is Kind.ERROR:
@@ -101,6 +106,8 @@ class Filing:
                 tell = sink.on_result if kind is Kind.RESULT else sink.on_error
                 return self.tell(tell, body, frames[1:])
         elif kind is not Kind.JOIN and not self._ledger.accepts(rank, incarnation):
+            self._drop(header)
+        elif kind in _IN_ORDER and not self._arrivals.is_new(rank, incarnation, number):
             self._drop(header)
         elif kind is Kind.CALL:
             deadline_s = None

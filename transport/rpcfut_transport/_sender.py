@@ -38,12 +38,13 @@ _MAX_HELD_NBYTES = 8 * 1024
 class _Outbox:
     """What is held for one peer; `lock` also keeps the order of what is sent."""
 
-    __slots__ = ("held", "lock", "nbytes")
+    __slots__ = ("held", "lock", "nbytes", "number")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.held: list[bytes] = []
         self.nbytes = 0
+        self.number = 0  # of the last message
 
 
 class Sender:
@@ -101,16 +102,16 @@ class Sender:
         """
         me = self._record
         count = len(buffers)
-        header = encode_header(
-            (kind, call_id, me.rank, me.incarnation, target, remaining_s, count)
-        )
-        message = b"".join((header, body))
         outbox = self._outboxes.get(rank)
         if outbox is None:
             outbox = self._outboxes.setdefault(rank, _Outbox())
-        is_small = not count and len(message) <= _SMALL_NBYTES
+        route = (kind, call_id, me.rank, me.incarnation, target, remaining_s, count)
         try:
             with outbox.lock:
+                outbox.number += 1
+                header = encode_header((*route, outbox.number))
+                message = b"".join((header, body))
+                is_small = not count and len(message) <= _SMALL_NBYTES
                 held = outbox.held
                 if is_small and (may_hold or held):
                     held.append(message)
@@ -151,7 +152,9 @@ class Sender:
             self._link.send(rank, held)
         elif held:
             me = self._record
-            header = encode_header((Kind.BATCH, 0, me.rank, me.incarnation, 0, None, 0))
+            header = encode_header(
+                (Kind.BATCH, 0, me.rank, me.incarnation, 0, None, 0, 0)
+            )
             self._link.send(rank, (encode_batch(header, held),))
 
     def send_or_log(  # noqa: PLR0913 - as `send`

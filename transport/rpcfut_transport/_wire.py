@@ -4,14 +4,16 @@ Theory of operation: a message is a list of frames. The first starts with a head
 fixed width, the body follows directly; further frames are buffers. The header decodes
 on its own, whatever the body is (RPC-3)::
 
-    offset  0     2  3    4     8    16           24           32        40      44
-            +-----+--+----+-----+----+------------+------------+---------+-------+-----
-            | RF  |v |kind|rank |id  | sender     | target     |remaining|buffers| body
-            +-----+--+----+-----+----+------------+------------+---------+-------+-----
-             magic          u32  u64   incarnation  incarnation  f64       u32
+    offset  0   2  3    4    8    16          24          32        40      44     52
+            +---+--+----+----+----+-----------+-----------+---------+-------+------+----
+            |RF |v |kind|rank|id  | sender    | target    |remaining|buffers|number|body
+            +---+--+----+----+----+-----------+-----------+---------+-------+------+----
+             magic       u32  u64  incarnation incarnation f64       u32     u64
 
 Little-endian. ``remaining`` is the time that is left for the call, in seconds; -1
 stands for no deadline. It is not a point in time, because clocks of two hosts differ.
+``number`` grows from message to message of one sender to one receiver, so that a
+doubled or overtaken one is known (RPC-5).
 
 The body of a BATCH is a sequence of whole messages of one frame each, none of them a
 BATCH, and each behind its length as u32.
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
     from rpcfut_transport._buffers import Buffer
 
 _MAGIC = b"RF"
-_VERSION = 1
-_LAYOUT = struct.Struct("<2sBBIQQQdI")
+_VERSION = 2
+_LAYOUT = struct.Struct("<2sBBIQQQdIQ")
 _LENGTH = struct.Struct("<I")
 _NO_DEADLINE = -1.0
 _pack = _LAYOUT.pack
@@ -81,6 +83,8 @@ class Header(NamedTuple):
         target_incarnation: Which life of the receiver it is meant for.
         remaining_s: Seconds that are left for the call; None for no deadline.
         buffer_count: How many frames follow the first.
+        number: Which message to the receiver this is, from 1, with gaps; 0 for one that
+            may come twice.
     """
 
     kind: Kind
@@ -90,6 +94,7 @@ class Header(NamedTuple):
     target_incarnation: int
     remaining_s: float | None
     buffer_count: int
+    number: int = 0
 
 
 GUEST_KINDS = frozenset({Kind.JOIN})  # what a sender of no rank yet may say
@@ -110,7 +115,7 @@ def pack_rank(rank: int) -> bytes:
 
 
 # A header, or the plain tuple of its fields: it is made for every message.
-Fields = tuple[Kind, int, int, int, int, float | None, int]
+Fields = tuple[Kind, int, int, int, int, float | None, int, int]
 
 
 def encode_header(header: Header | Fields) -> bytes:
@@ -123,7 +128,7 @@ def encode_header(header: Header | Fields) -> bytes:
     Raises:
         LocalProtocolError: When a field does not fit its place.
     """
-    kind, call_id, rank, sender, target, remaining_s, buffer_count = header
+    kind, call_id, rank, sender, target, remaining_s, buffer_count, number = header
     if remaining_s is None:
         remaining_s = _NO_DEADLINE
     elif math.isnan(remaining_s):
@@ -145,6 +150,7 @@ def encode_header(header: Header | Fields) -> bytes:
             target,
             remaining_s,
             buffer_count,
+            number,
         )
     except struct.error as error:
         raise LocalProtocolError(f"no valid header: {header!r}: {error}") from error
@@ -163,7 +169,7 @@ def decode_header(first_frame: Buffer) -> Header:
         RemoteProtocolError: When the bytes are no header of this version.
     """
     try:
-        magic, version, number, rank, call_id, sender, target, remaining_s, count = (
+        magic, version, code, rank, call_id, sender, target, time_s, count, number = (
             _unpack_from(first_frame)
         )
     except struct.error as error:
@@ -176,15 +182,16 @@ def decode_header(first_frame: Buffer) -> Header:
             f"got magic {magic!r} and version {version}, "
             f"wanted {_MAGIC!r} and {_VERSION}: is the peer another release?"
         )
-    kind = _KINDS.get(number)
+    kind = _KINDS.get(code)
     if kind is None:
-        raise RemoteProtocolError(f"got kind {number}, wanted one of {list(_KINDS)}")
+        raise RemoteProtocolError(f"got kind {code}, wanted one of {list(_KINDS)}")
     if count > MAX_BUFFERS:
         raise RemoteProtocolError(
             f"got {count} as the number of buffers, wanted at most {MAX_BUFFERS}"
         )
-    left_s = None if remaining_s == _NO_DEADLINE else _remaining_from_wire(remaining_s)
-    header: Header = _new(Header, (kind, call_id, rank, sender, target, left_s, count))
+    left_s = None if time_s == _NO_DEADLINE else _remaining_from_wire(time_s)
+    fields = (kind, call_id, rank, sender, target, left_s, count, number)
+    header: Header = _new(Header, fields)
     return header
 
 
@@ -201,7 +208,7 @@ def decode_message(frames: Sequence[Buffer]) -> tuple[Header, memoryview]:
     """
     first = frames[0]
     header = decode_header(first)
-    if header[-1] != len(frames) - 1:
+    if header.buffer_count != len(frames) - 1:
         raise RemoteProtocolError(
             f"the header announces {header.buffer_count} buffers, "
             f"the message has {len(frames) - 1}"

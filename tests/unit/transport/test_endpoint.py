@@ -171,7 +171,7 @@ def test_the_wire_carries_the_time_that_is_left() -> None:
         )
         call = callee.handler.calls.get(timeout=PATIENCE_S)
         assert call.deadline_s == callee.clock.now_s() + 6.0
-        expected = Header(Kind.CALL, call_id, 0, 100, 101, 6.0, 0)
+        expected = Header(Kind.CALL, call_id, 0, 100, 101, 6.0, 0, number=1)
         assert bytes(frame) == encode_header(expected) + b"ask"
 
 
@@ -290,7 +290,7 @@ def test_notices_arrive_with_their_call() -> None:
         assert world.endpoint.send_notice(1, Kind.READY)
         (frame,) = world.peers[1].receive(PATIENCE_S) or []
         assert bytes(frame) == encode_header(
-            Header(Kind.READY, 0, 0, 100, 101, None, 0)
+            Header(Kind.READY, 0, 0, 100, 101, None, 0, number=1)
         )
         with pytest.raises(LocalProtocolError, match="is none of"):
             world.endpoint.send_notice(1, Kind.CALL)

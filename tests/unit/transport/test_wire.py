@@ -33,6 +33,7 @@ HEADERS = st.builds(
     target_incarnation=U64,
     remaining_s=st.none() | st.floats(0, MAX_REMAINING_S),
     buffer_count=st.integers(0, MAX_BUFFERS),
+    number=U64,
 )
 PLAIN = Header(Kind.CALL, 7, 1, 11, 12, 2.5, 0)
 REMAINING_OFFSET = 32
@@ -116,7 +117,7 @@ def test_the_message_says_what_was_got(offset: int, value: bytes, text: str) -> 
 
 def test_a_short_frame_is_refused_with_both_lengths() -> None:
     """A cut message is not a header."""
-    with pytest.raises(RemoteProtocolError, match="of 44 bytes, got a frame of 43"):
+    with pytest.raises(RemoteProtocolError, match="of 52 bytes, got a frame of 51"):
         decode_header(encode_header(PLAIN)[:-1])
 
 
