@@ -27,14 +27,11 @@ from rpcfut_transport import (
 )
 from rpcfut_transport.links._zmq import _to_ms
 from tests.support.links import (
-    LINK_KINDS,
     PATIENCE_S,
     EchoHandler,
     RecordingHandler,
     RecordingSink,
-    make_link_maker,
     serve_until_told,
-    start_collector_of_zmq,
     start_endpoint,
 )
 
@@ -44,33 +41,6 @@ if TYPE_CHECKING:
     from rpcfut_transport import PeerRecord
 
 BIG_NBYTES = 8 << 20
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _collector_of_zmq() -> None:
-    start_collector_of_zmq()
-
-
-@pytest.fixture(params=LINK_KINDS)
-def make_link(request: pytest.FixtureRequest) -> Iterator[Callable[[], Link]]:
-    """Make links that reach each other and are closed after the test."""
-    maker = make_link_maker(request.param)
-    with ExitStack() as stack:
-
-        def make() -> Link:
-            link = maker()
-            stack.callback(link.close)
-            return link
-
-        yield make
-
-
-@pytest.fixture
-def pair(make_link: Callable[[], Link]) -> tuple[Link, Link]:
-    """Two links; the first reaches the second as rank 1."""
-    sender, receiver = make_link(), make_link()
-    sender.connect(1, receiver.address)
-    return sender, receiver
 
 
 def _receive(link: Link) -> list[bytes | memoryview]:
