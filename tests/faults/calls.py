@@ -519,7 +519,7 @@ FAULTS = [
     Fault(
         row="b127",
         what="the watchdog of the inbox never rests",
-        path="transport/rpcfut_transport/_inbox.py",
+        path="transport/rpcfut_transport/_watchdog.py",
         old="_QUIET_TICKS = 10 ",
         new="_QUIET_TICKS = 10**9 ",
         tests=IDLE,

@@ -31,13 +31,13 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _MAX_TOLD_NBYTES = 2000
-# A call that is overtaken by a question about it must not run: its caller was told that
-# it is not here (RPC-5).
-_IN_ORDER = frozenset({Kind.CALL, Kind.ASK})
 
 
 class Filing:
     """Files messages. Only whoever reads calls `file`, one thread at a time.
+
+    Calls and questions about calls must come in order: a call that is overtaken by a
+    question about it must not run, since its caller was told that it is not here.
 
     Args:
         record: Whom the messages are for.
@@ -107,9 +107,9 @@ class Filing:
                 return self.tell(tell, body, frames[1:])
         elif kind is not Kind.JOIN and not self._ledger.accepts(rank, incarnation):
             self._drop(header)
-        elif kind in _IN_ORDER and not self._arrivals.is_new(rank, incarnation, number):
-            self._drop(header)
-        elif kind is Kind.CALL:
+        elif kind is not Kind.CALL:
+            self._on_control(header, body)
+        elif self._arrivals.is_new(rank, incarnation, number):
             deadline_s = None
             if remaining_s is not None:
                 deadline_s = self._clock.now_s() + remaining_s
@@ -118,12 +118,12 @@ class Filing:
             )
             return self.tell(self._handler.on_call, call)
         else:
-            self._on_control(header, body)
+            self._drop(header)
         return None
 
     def _on_control(self, header: Header, body: memoryview) -> None:
-        kind = header.kind
-        if kind is Kind.ASK:
+        kind, _, rank, incarnation, _, _, _, number = header
+        if kind is Kind.ASK and self._arrivals.is_new(rank, incarnation, number):
             self.tell(self._on_ask, header)
         elif kind is Kind.TELL:
             self._on_told(header, body)
