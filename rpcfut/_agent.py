@@ -14,7 +14,6 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
@@ -117,7 +116,13 @@ class Agent:
             check=self._require_near,
         )
         self._workers = self.membership.table
-        self._leaving = Leaving(self.info, self._endpoint, self._workers, self._clock)
+        self._leaving = Leaving(
+            self.info,
+            self._endpoint,
+            self._workers,
+            self._clock,
+            self._dispatcher.running,
+        )
         self.membership.on_joined = self._leaving.note_joined
         self._blind: set[int] = set()  # ranks that cannot see this process end
         self._is_open = False
@@ -132,7 +137,7 @@ class Agent:
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "running"
-        pending, serving = self._endpoint.pending_count, len(self._leaving.serving)
+        pending, serving = self._endpoint.pending_count, len(self._dispatcher.running)
         return (
             f"<Agent {self.info.name!r} rank {self.info.rank} {state}: "
             f"{pending} calls pending, {serving} served>"
@@ -294,9 +299,7 @@ class Agent:
         """Take a peer's call. Reader."""
         caller = self._workers.name_of(call.sender_rank)
         served = ServedCall(caller, call.deadline_s, self._clock, call.body)
-        self._leaving.serving.add(id(served))
-        done = partial(self._leaving.serving.discard, id(served))
-        return self._dispatcher.take(call, served, done)
+        return self._dispatcher.take(call, served)
 
     def on_notice(self, rank: int, kind: Kind, call_id: int) -> None:
         """Take a peer's notice. Reader thread."""

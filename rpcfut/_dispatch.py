@@ -72,33 +72,33 @@ class Dispatcher:
         self._start = start
         self._turns: dict[str, Turns] = {}
         self.served = ServedTable()
+        # Calls whose functions, or what these returned, have not ended.
+        self.running: set[ServedCall] = set()
         self._is_closed = False
 
-    def take(
-        self, call: IncomingCall, served: ServedCall, done: Callable[[], None]
-    ) -> Work | None:
+    def take(self, call: IncomingCall, served: ServedCall) -> Work | None:
         """Take one call. Does not block.
 
         Args:
             call: The call, its body still encoded.
             served: What its function may know of it.
-            done: Called once, when the function and what it returned have ended.
 
         Returns:
             Work that runs it and sees to its answer, for a pool thread; None if it has
             to wait for its turn, which then starts it.
         """
         self.served.add(call.sender_rank, call.call_id, served)
+        self.running.add(served)
         turns = self._turns_of(call) if self._exposed.has_serial else None
         if turns is None:
-            return partial(self.serve, call, served, done)
+            return partial(self.serve, call, served, self.running.discard)
 
         def serve(next_turn: Callable[[], None]) -> None:
-            def both() -> None:
+            def end(served: ServedCall) -> None:
                 next_turn()
-                done()
+                self.running.discard(served)
 
-            self.serve(call, served, both)
+            self.serve(call, served, end)
 
         turns.submit(serve)
         return None
@@ -110,7 +110,7 @@ class Dispatcher:
         return self._turns.setdefault(name, Turns(self._start))
 
     def serve(
-        self, call: IncomingCall, served: ServedCall, done: Callable[[], None]
+        self, call: IncomingCall, served: ServedCall, done: Callable[[ServedCall], None]
     ) -> None:
         """Run one call here and see to its answer. Never raises. Pool thread.
 
@@ -127,7 +127,7 @@ class Dispatcher:
         if served.cancelled:
             if not self._is_closed:  # else the caller learns that we left
                 answer.expire()
-            done()
+            done(served)
         else:
             run_isolated(self._serve_here, call, answer, served, done)
 
@@ -136,7 +136,7 @@ class Dispatcher:
         call: IncomingCall,
         answer: Answer,
         served: ServedCall,
-        done: Callable[[], None],
+        done: Callable[[ServedCall], None],
     ) -> None:
         follows = False
         served.enter(Stage.RUNNING)
@@ -151,7 +151,7 @@ class Dispatcher:
             answer.fail(error)
         finally:
             if not follows:
-                done()
+                done(served)
 
     def _run(
         self,
@@ -159,7 +159,7 @@ class Dispatcher:
         answer: Answer,
         served: ServedCall,
         scope: Scope,
-        done: Callable[[], None],
+        done: Callable[[ServedCall], None],
     ) -> bool:
         """Run one call; whether a future that it returned is still to end."""
         request = None if call.buffers else decode_plain_request(call.body)
@@ -189,7 +189,7 @@ class Dispatcher:
             return False
         served.enter(Stage.FOLLOWING)
         future: Future[Any] = result
-        follow = partial(self._follow, future, answer, order, done)
+        follow = partial(self._follow, future, answer, order, partial(done, served))
         add_hook(future, lambda _future, _where: _callbacks.run_on_pool(follow))
         return True
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rpcfut_transport import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from rpcfut._workers import WorkerInfo, WorkerTable
     from rpcfut_transport import Clock, Endpoint
@@ -33,10 +33,16 @@ class Leaving:
         endpoint: Its calls, and the way to its peers.
         workers: Who is in the group.
         clock: Measures timeouts.
+        serving: The calls whose functions, or what they returned, have not ended.
     """
 
     def __init__(
-        self, info: WorkerInfo, endpoint: Endpoint, workers: WorkerTable, clock: Clock
+        self,
+        info: WorkerInfo,
+        endpoint: Endpoint,
+        workers: WorkerTable,
+        clock: Clock,
+        serving: Collection[object],
     ) -> None:
         self._info = info
         self._endpoint = endpoint
@@ -45,8 +51,7 @@ class Leaving:
         self._changed = threading.Condition()
         self._is_ready = False
         self.away: set[int] = set()  # ranks that are ready to leave, left, or lost
-        # Ids of the calls whose functions, or what they returned, have not ended.
-        self.serving: set[int] = set()
+        self.serving = serving
 
     def __repr__(self) -> str:
         state = "ready" if self._is_ready else "staying"

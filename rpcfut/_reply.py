@@ -23,7 +23,7 @@ from rpcfut._errors import (
 )
 from rpcfut._future import Future
 from rpcfut._future_binding import bind_call
-from rpcfut._future_core import complete, now_s
+from rpcfut._future_core import complete, make_future, now_s
 from rpcfut._outcome import Value, failure_of
 from rpcfut._own_streams import own_streams, place_in
 from rpcfut_transport import AuthenticationError as WrongKey
@@ -119,7 +119,7 @@ class Reply(CallInfo, Generic[T]):
         self._askers: deque[threading.Event] = deque()  # wait to be told
         self.is_sent = False
         self.call_id = 0  # until it is opened
-        self._future: Future[T] | None = Future()
+        self._future: Future[T] | None = make_future(Future, site)
 
     def begin(self) -> Future[T]:
         """Tie the future to its call, and return it."""

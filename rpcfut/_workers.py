@@ -86,6 +86,10 @@ class WorkerTable:
         Raises:
             UnknownWorkerError: When there is none; the message lists the known ones.
         """
+        if type(to) is str:  # nearly always
+            named = self._by_name.get(to)
+            if named is not None:
+                return named
         if not isinstance(to, (str, int, WorkerInfo)) or isinstance(to, bool):
             raise UnknownWorkerError(
                 f"a worker is a name, a rank or a WorkerInfo, got {to!r}"

@@ -27,7 +27,7 @@ def run(task: Callable[[], None]) -> None:
     task()
 
 
-def nothing() -> None:
+def nothing(_served: ServedCall) -> None:
     """Nobody waits for the end of the call."""
 
 

@@ -85,7 +85,7 @@ class Pair:
             self.alice._endpoint.pending_count == 0
             and self.unconfirmed == 0
             and len(self.bob._dispatcher.served) == 0
-            and not self.bob._serving
+            and not self.bob._dispatcher.running
         )
 
 

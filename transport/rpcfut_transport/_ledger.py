@@ -193,12 +193,14 @@ class Ledger:
         with self._lock:
             if self._state is not LedgerState.RUNNING:
                 raise self._not_running()
-            incarnation = self._session.require_alive(rank).incarnation
+            session = self._session
+            incarnation = session.require_alive(rank).incarnation
             # First, so that a Ctrl-C from here on leaves nothing that cannot be
             # abandoned by that id.
-            sink.call_id = self._session.next_call_id
-            self._sinks[sink.call_id] = sink
-            call_id = self._session.open_call(
+            call_id = session.next_call_id
+            sink.call_id = call_id
+            self._sinks[call_id] = sink
+            session.open_call(
                 rank, deadline_s, now_s=now_s, ask_at_s=ask_at_s, is_sent=is_sent
             )
             first_s = deadline_s if ask_at_s is None else ask_at_s
@@ -212,12 +214,12 @@ class Ledger:
             return self.closed_error()
         return LocalProtocolError(f"start {self._owner!r} before it calls")
 
-    def begin_sleep(self, now_s: float) -> float:
-        """Say for how long the reader may sleep; calls that end earlier wake it."""
+    def begin_sleep(self) -> float:
+        """Say until when the reader may sleep; calls that end earlier wake it."""
         while True:
             due_at_s = self._sleeps_until_s = self.due_at_s
             if self.due_at_s == due_at_s:
-                return due_at_s - now_s
+                return due_at_s
 
     def end_sleep(self) -> None:
         """Take note that the reader does not sleep."""

@@ -44,6 +44,8 @@ class Reader:
         self._ledger = ledger
         self._sender = sender
         self._filing = filing
+        self._sleep_s = 0.0
+        self._slept_until_s = self._is_right_until_s = -math.inf
 
     def __repr__(self) -> str:
         return f"<Reader of {self._link!r}>"
@@ -64,16 +66,26 @@ class Reader:
         if now_s >= ledger.due_at_s:
             self._do(ledger.take_due(now_s))
             return ()  # what this thread waits for may have ended
-        sleep_s = ledger.begin_sleep(now_s)
-        if sleep_s > _COARSE_S:
-            sleep_s = math.ldexp(0.5, math.frexp(sleep_s)[1])
+        due_at_s = ledger.begin_sleep()
+        if due_at_s != self._slept_until_s or now_s > self._is_right_until_s:
+            self._plan_sleep(due_at_s, now_s)
+        sleep_s = self._sleep_s
         if timeout_s is not None and timeout_s < sleep_s:
-            sleep_s = timeout_s
+            sleep_s = max(timeout_s, 0.0)
         try:
-            frames = self._link.receive(max(sleep_s, 0.0))
+            frames = self._link.receive(sleep_s)
         finally:
             ledger.end_sleep()
         return () if frames is None else self._filing.file(frames)
+
+    def _plan_sleep(self, due_at_s: float, now_s: float) -> None:
+        """Find a length of sleep that is right for a while: most are alike then."""
+        left_s = max(due_at_s - now_s, 0.0)
+        if left_s > _COARSE_S:
+            left_s = math.ldexp(0.25, math.frexp(left_s)[1])  # half of it, or less
+        self._sleep_s = left_s
+        self._slept_until_s = due_at_s
+        self._is_right_until_s = min(now_s + left_s, due_at_s - left_s)
 
     def _do(self, due: Due | None) -> None:
         if due is None:
