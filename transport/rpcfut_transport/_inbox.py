@@ -8,7 +8,7 @@ rest of a small call, so messages are read by whoever can use them. Reading is a
   the user's locks (RPC-6): such *work* goes to the crew.
 * Else a thread of the crew has it, and runs what it read itself, without the turn.
 * A waiter that comes while the crew reads has it step aside; one that comes while
-  another waiter reads is given the turn when that one leaves.
+  another waiter reads is given the turn when that one leaves, the newest first.
 
 So the turn may be free for a moment: between two waits of one thread, and while a
 handler runs. Mostly the same thread comes back at once. If not, a *watchdog* has the
@@ -252,7 +252,9 @@ class Inbox:
                 holder.has_turn = False
             following = None
             while self._waiters and not self._is_closed:
-                candidate = self._waiters.pop(0)
+                # The newest: the answers of the others are likely to come before its
+                # own, and it wakes them while it reads on.
+                candidate = self._waiters.pop()
                 if not candidate.is_done:
                     following = candidate
                     self._take_locked(candidate)

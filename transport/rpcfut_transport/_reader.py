@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rpcfut_transport._sender import Sender
     from rpcfut_transport.links._link import Link
 
+_DEEP = 32  # with more calls open, callees have enough to do until more are held
 _COARSE_S = 0.05  # longer sleeps are rounded down, so that most are alike
 
 
@@ -59,9 +60,9 @@ class Reader:
             ClosedError: When the endpoint was closed.
             LinkError: When the operating system refuses.
         """
-        if self._sender.has_held:
-            self._sender.flush()
         ledger = self._ledger
+        if self._sender.has_held and ledger.pending_count <= _DEEP:
+            self._sender.flush()
         now_s = self._clock.now_s()
         if now_s >= ledger.due_at_s:
             self._do(ledger.take_due(now_s))
