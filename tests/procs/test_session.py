@@ -36,6 +36,7 @@ def free_port() -> int:
 # ---- starting -------------------------------------------------------------------
 
 
+@pytest.mark.slow  # counts seconds, which others on the machine take from it
 def test_rpc1_forty_workers_join_within_ten_seconds() -> None:
     """RPC-1: counted from the end of their imports; what is promised, not how fast."""
     seen = run_group(session.join_and_call, 40, 16)
@@ -43,6 +44,7 @@ def test_rpc1_forty_workers_join_within_ten_seconds() -> None:
     assert max(joined for *_, joined in seen) - max(s for _, s, _ in seen) < 10
 
 
+@pytest.mark.slow  # as above
 def test_b96_64_workers_with_pools_of_two_start_and_stop() -> None:
     """B96: nothing that joins or leaves waits for a thread of the users' pool."""
     with children(session.join_and_call, 64, 2) as group:

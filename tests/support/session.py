@@ -266,8 +266,9 @@ def see_a_return(rank: int, count: int, rendezvous: str, folder: str) -> Any:
     except rpcfut.PeerLostError as error:
         gone = str(error)
     Path(folder, "lost").touch()
-    wait_until(lambda: events.seen.count("w1 joined") == 2, PATIENCE_S)
+    wait_at_gate("w1 is back")
     second = rpcfut.rpc_sync("w1", pid_here)
+    events.wait_for("w1 lost")
     seen = {
         "gone": gone,
         "is another": first != second,
@@ -285,6 +286,7 @@ def come_back(rank: int, count: int, rendezvous: str) -> Any:
     rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
     names = names_here()
     answers = [rpcfut.rpc_sync(name, name_here) for name in names]
+    rpcfut.rpc_sync("w0", open_gate, args=(f"w{rank} is back",))
     rpcfut.shutdown(timeout=PATIENCE_S)
     return names, answers
 
