@@ -24,8 +24,8 @@ FAULTS = [
         row="b83",
         what="a forked child waits for its parent's calls when it leaves",
         path=AGENT,
-        old="if os.getpid() != self._pid:  # a forked child has nothing to leave\n",
-        new="if os.getpid() < 0:\n",
+        old="if os.getpid() != self._pid:  # a forked",
+        new="if os.getpid() < 0:  # a forked",
         tests=SESSION,
     ),
     Fault(

@@ -252,12 +252,14 @@ def see_a_return(rank: int, count: int, rendezvous: str, folder: str) -> Any:
     """Rank 0 kills w1, and calls the one that takes its place."""
     rpcfut.init_rpc(f"w{rank}", rank, count, init_method=rendezvous)
     if rank != 0:
+        rpcfut.rpc_sync("w0", open_gate, args=(f"w{rank} has joined",))
         rpcfut.shutdown(timeout=2 * PATIENCE_S)
         return None
+    for other in range(1, count):
+        wait_at_gate(f"w{other} has joined")
     events = Events()
     rpcfut.watch_workers(events)
     first = rpcfut.rpc_sync("w1", pid_here)
-    events.wait_for("w2 joined")
     os.kill(first, signal.SIGKILL)
     events.wait_for("w1 lost")
     try:
