@@ -145,7 +145,7 @@ FAULTS = [
         old="            return is_other or bool(poller.poll(0))\n",
         new="            return False\n",
         tests=SESSION,
-        shows="DuplicateNameError|two processes|TimeoutError|assert ",
+        shows="AssertionError|TimeoutError|assert ",
     ),
     Fault(
         row="b103",

@@ -12,7 +12,7 @@ import pytest
 
 import rpcfut
 from rpcfut._exposed import ExposedTable
-from rpcfut._records import OPEN, read_record, write_record
+from rpcfut._records import OPEN, RecordForm
 from rpcfut._workers import WorkerInfo, WorkerTable
 from rpcfut.transport import (
     MemoryLink,
@@ -24,6 +24,8 @@ from tests.support.threads import Gate, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+FORM = RecordForm(OPEN)
 
 
 class Group:
@@ -52,7 +54,7 @@ class Group:
         """An agent that is known to all that were there."""
         records = [agent.record for agent in self.agents]
         agent = self.make(rank, name)
-        agent.start([agent.record], OPEN)
+        agent.start([agent.record], FORM)
         agent.membership.introduce(records, lambda _: True, timeout_s)
         return agent
 
@@ -93,7 +95,7 @@ def test_who_joins_at_the_same_time_finds_the_other(group: Group) -> None:
     records = [agent.record for agent in agents]
 
     def join(agent: rpcfut.Agent) -> None:
-        agent.start([agent.record], OPEN)
+        agent.start([agent.record], FORM)
         agent.membership.introduce(records, lambda _: True, 10)
 
     threads = [threading.Thread(target=join, args=(agent,)) for agent in agents]
@@ -125,7 +127,7 @@ def test_one_that_does_not_answer_is_named(group: Group) -> None:
 def test_one_that_took_back_its_record_is_not_waited_for(group: Group) -> None:
     silent = group.make(0, "leaving")
     agent = group.make(1, "w1")
-    agent.start([agent.record], OPEN)
+    agent.start([agent.record], FORM)
     agent.membership.introduce([silent.record], lambda _: False, 600)
     assert names(agent) == ["w1"]
 
@@ -133,7 +135,7 @@ def test_one_that_took_back_its_record_is_not_waited_for(group: Group) -> None:
 def test_one_whose_process_ended_is_not_waited_for(group: Group) -> None:
     dead = group.make(0, "dead", start_time=1)
     agent = group.make(1, "w1")
-    agent.start([agent.record], OPEN)
+    agent.start([agent.record], FORM)
     agent.membership.introduce([dead.record], lambda _: True, 600)
     assert names(agent) == ["w1"]
 
@@ -144,7 +146,7 @@ def test_a_second_introduction_is_answered_and_told_to_nobody(group: Group) -> N
     events = Events()
     first.membership.watch(events)
     second = group.join(1, "w1")
-    body = write_record(second.record, OPEN).encode()
+    body = FORM.write(second.record).encode()
     first.on_join(1, body)
     assert names(first) == ["w0", "w1"]
     events.wait_for(2)
@@ -171,8 +173,8 @@ def test_an_introduction_that_makes_no_sense_changes_nothing(
     """RPC-10: anyone who reaches the inbox can send one."""
     host = group.join(0, "host")
     stranger = group.make(7, "stranger")
-    host.on_join(7, spoil(write_record(stranger.record, OPEN).encode()))
-    host.on_join(0, write_record(host.record, OPEN).encode())
+    host.on_join(7, spoil(FORM.write(stranger.record).encode()))
+    host.on_join(0, FORM.write(host.record).encode())
     assert names(host) == ["host"]
     assert works(host, "host")
 
@@ -183,13 +185,13 @@ def test_a_returning_rank_takes_the_place_of_one_that_ended(group: Group) -> Non
     events = Events()
     host.membership.watch(events)
     earlier = group.make(1, "w1")
-    host.on_join(1, write_record(earlier.record, OPEN).encode())
+    host.on_join(1, FORM.write(earlier.record).encode())
     assert names(host) == ["host", "w1"]
     again = group.make(1, "w1").record
-    host.on_join(1, write_record(again, OPEN).encode())
+    host.on_join(1, FORM.write(again).encode())
     assert host.membership.record_of(1) == earlier.record, "the earlier one lives"
     host._endpoint.lose_peer(1, earlier.record.incarnation, "for a test")
-    host.on_join(1, write_record(again, OPEN).encode())
+    host.on_join(1, FORM.write(again).encode())
     assert host.membership.record_of(1) == again
     events.wait_for(4)
     assert events.kinds[1:] == ["w1 joined", "w1 lost", "w1 joined"]
@@ -197,7 +199,7 @@ def test_a_returning_rank_takes_the_place_of_one_that_ended(group: Group) -> Non
 
 def test_what_is_read_is_what_was_written(group: Group) -> None:
     record = group.make(3, "w3").record
-    assert read_record(write_record(record, 5).encode(), 3, 5) == record
+    assert FORM.read(FORM.write(record).encode(), 3) == record
 
 
 # ---- watching -------------------------------------------------------------------

@@ -17,7 +17,7 @@ import rpcfut
 from rpcfut._meeting_place import open_meeting_place
 from rpcfut._member_stores import MemberStores
 from rpcfut._open_group import OpenGroup
-from rpcfut._records import write_record
+from rpcfut._records import RecordForm
 from rpcfut._rendezvous import Rendezvous
 from rpcfut.transport import (
     ManualClock,
@@ -313,7 +313,7 @@ def me(rank: int) -> PeerRecord:
 
 def come_together(store: DictStore, *records: PeerRecord) -> None:
     for one in records:
-        store.set(f"p/0/member/{one.rank}", write_record(one, len(records)))
+        store.set(f"p/0/member/{one.rank}", RecordForm(len(records)).write(one))
         store.set(f"p/0/name/{one.name}", str(one.rank))
         store.set(f"p/0/ready/{one.rank}", "1")
     store.set("p/latest", "0")
@@ -353,7 +353,7 @@ def test_a_group_that_all_left_is_followed_by_the_next() -> None:
     one = meeting(store, 0)
     one.claim("w0", me(0))
     assert not one.is_return
-    publish_in_next = json.loads(write_record(record(1), 2))
+    publish_in_next = json.loads(RecordForm(2).write(record(1)))
     store.set("p/1/member/1", json.dumps(publish_in_next))
     assert one.exchange(me(0))[1] == record(1)
 
@@ -371,7 +371,7 @@ def test_a_group_whose_processes_all_ended_is_followed_by_the_next() -> None:
 def test_one_that_ended_while_joining_is_replaced() -> None:
     """The group had not come together: there is nothing to return to."""
     store = DictStore()
-    store.set("p/0/member/0", write_record(gone(0), 2))
+    store.set("p/0/member/0", RecordForm(2).write(gone(0)))
     store.set("p/0/name/w0", "0")
     publish(store, 1)
     one = meeting(store, 0)
