@@ -159,7 +159,7 @@ class Agent:
                 trusted, a rank is taken, or the agent was started or closed before.
         """
         records = list(records)
-        form = form or RecordForm(len(records))
+        form = RecordForm(len(records)) if form is None else form
         self._is_open = form.world_size == OPEN
         # What was queued before this worker joined comes before all that it serves.
         self._dispatcher.order.join(record_in_use(()))

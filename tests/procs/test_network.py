@@ -20,13 +20,14 @@ import zmq
 from rpcfut._codec import encode_plain_request
 from rpcfut_transport._wire import Header, Kind, encode_header
 from rpcfut_transport.links._address import parse_tcp_address
-from tests.support import networked
-from tests.support.group import children, run_group
+from tests.support import networked, session
+from tests.support.group import Child, children, meeting_file, nursery, run_group
 from tests.support.hosts import Cable, two_hosts, why_no_namespaces
 from tests.support.networked import OTHER, SECRET
+from tests.support.threads import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -52,6 +53,75 @@ def test_b91_calls_of_every_kind_go_by_tcp(interface: str) -> None:
         "later": 6,
         "chained": 12,
     }
+
+
+def test_b100_workers_join_and_leave_by_tcp() -> None:
+    """B100: those that nobody knows yet introduce themselves with the secret."""
+    with nursery() as start, meeting_file() as file:
+
+        def start_by_tcp(function: Callable[..., Any], *args: Any) -> Child:
+            return start(networked.by_tcp, function, *args)
+
+        host = start_by_tcp(session.host_an_open_group, file, "second left")
+        start_by_tcp(session.visit_an_open_group, "early", file).result()
+        for name in ("first", "second"):
+            visitor = start_by_tcp(session.visit_an_open_group, name, file)
+            _, answers, called = visitor.result()
+            assert set(answers) == {"host", name}
+            assert called == name
+        seen, said = host.result()
+    assert seen[-4:] == [
+        "first joined",
+        "first left",
+        "second joined",
+        "second left",
+    ]
+    assert said == []
+
+
+def test_b100_six_workers_join_an_open_group_by_tcp_at_once() -> None:
+    """B100: each introduces itself to all others, in any order."""
+    with nursery() as start, meeting_file() as file:
+        names = [f"w{number}" for number in range(6)]
+        group = [
+            start(networked.by_tcp, session.join_together, name, file, 6)
+            for name in names
+        ]
+        seen = [child.result() for child in group]
+    assert sorted(rank for rank, _ in seen) == list(range(6))
+    assert all(found == sorted(names) for _, found in seen)
+
+
+def test_b100_a_restarted_rank_returns_by_tcp(tmp_path: Path) -> None:
+    """RPC-7: it has another key, and the earlier one's is nobody's any more."""
+    with nursery() as start, meeting_file() as file:
+        group = [
+            start(networked.by_tcp, session.see_a_return, rank, 3, file, str(tmp_path))
+            for rank in range(3)
+        ]
+        wait_until(lambda: (tmp_path / "lost").exists(), session.PATIENCE_S)
+        again = start(networked.by_tcp, session.come_back, 1, 3, file)
+        names, answers = again.result()
+        seen = group[0].result()
+        group[2].result()
+    assert sorted(names) == sorted(answers) == ["w0", "w1", "w2"]
+    assert seen["is another"]
+    assert (seen["asked by w2"], seen["asks w2"]) == ("w1", "w2")
+
+
+def test_an_open_group_has_one_secret() -> None:
+    """Who comes with another finds out itself, and the others do not notice."""
+    with nursery() as start, meeting_file() as file:
+        host = start(networked.by_tcp, session.host_an_open_group, file, "visitor left")
+        start(networked.by_tcp, session.visit_an_open_group, "early", file).result()
+        text, took_s, _ = start(networked.try_to_join_with, OTHER, file).result()
+        assert text.startswith("AuthenticationError: the secret of this worker is not")
+        assert took_s < LATE_S
+        text, _, _ = start(networked.try_to_join_with, None, file).result()
+        assert text.startswith("AuthenticationError: this worker has no secret")
+        start(networked.by_tcp, session.visit_an_open_group, "visitor", file).result()
+        seen, _ = host.result()
+    assert seen[-2:] == ["visitor joined", "visitor left"]
 
 
 # ---- secrets ---------------------------------------------------------------------

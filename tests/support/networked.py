@@ -14,6 +14,7 @@ from tests.support import remote
 from tests.support.hosts import enter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
 
 SECRET = "a secret of the tests, of more than 32 characters"
@@ -43,7 +44,9 @@ def _name(rank: int) -> str:
     return f"w{rank}"
 
 
-def error_of_joining(rank: int, count: int, init_method: str, **options: Any) -> Any:
+def error_of_joining(
+    rank: int | None, count: int | None, init_method: str, **options: Any
+) -> Any:
     """Join and leave; how that ended, how long it took, and all that was logged."""
     records: list[str] = []
     handler = logging.Handler()
@@ -54,7 +57,7 @@ def error_of_joining(rank: int, count: int, init_method: str, **options: Any) ->
     start_s = clock.now_s()
     try:
         rpcfut.init_rpc(
-            _name(rank),
+            _name(-1 if rank is None else rank),
             rank,
             count,
             init_method=init_method,
@@ -74,6 +77,11 @@ def join_with(rank: int, count: int, rendezvous: str, secrets: list[str | None])
     return error_of_joining(rank, count, rendezvous, secret=secrets[rank])
 
 
+def try_to_join_with(secret: str | None, rendezvous: str) -> Any:
+    """Join an open group."""
+    return error_of_joining(None, None, rendezvous, secret=secret)
+
+
 def join_by_environment(
     rank: int, count: int, rendezvous: str, variables: list[dict[str, str]]
 ) -> Any:
@@ -82,17 +90,21 @@ def join_by_environment(
     return error_of_joining(rank, count, rendezvous)
 
 
+def by_tcp(function: Callable[..., Any], *args: Any) -> Any:
+    """Run what is written for one host as if each process were on its own."""
+    os.environ.update({"RPCFUT_TCP_ONLY": "1", "RPCFUT_SECRET": SECRET})
+    return function(*args)
+
+
 def call_peers_by_tcp(rank: int, count: int, rendezvous: str, interface: str) -> Any:
     """Call everything, by TCP although all are on this host."""
-    os.environ["RPCFUT_TCP_ONLY"] = "1"
-    os.environ["RPCFUT_SECRET"] = SECRET
     real = rpcfut.init_rpc
 
     def init_rpc(*args: Any, **options: Any) -> None:
         real(*args, interface=interface, **options)
 
     remote.rpcfut.init_rpc = init_rpc  # type: ignore[assignment]
-    return remote.call_peers(rank, count, rendezvous)
+    return by_tcp(remote.call_peers, rank, count, rendezvous)
 
 
 def be_a_host(
