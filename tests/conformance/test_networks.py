@@ -24,7 +24,7 @@ from rpcfut_transport import (
     WayEvent,
     ZmqLink,
 )
-from rpcfut_transport._wire import Header, encode_header
+from rpcfut_transport._wire import Header, encode_batch, encode_header
 from rpcfut_transport.links._address import parse_tcp_address
 from tests.support.links import (
     PATIENCE_S,
@@ -469,8 +469,10 @@ def test_a_link_shows_no_secret(make_link: Callable[..., ZmqLink]) -> None:
     assert network._guest.secret not in shown
 
 
-def _endpoints(*links: ZmqLink) -> list[Endpoint]:
-    return [start_endpoint(n, link, EchoHandler()) for n, link in enumerate(links)]
+def _endpoints(first: int, *links: ZmqLink) -> list[Endpoint]:
+    return [
+        start_endpoint(n, link, EchoHandler()) for n, link in enumerate(links, first)
+    ]
 
 
 @pytest.mark.timeout(40)
@@ -501,12 +503,38 @@ def test_b89_calls_to_a_peer_of_another_key_fail_by_that(
         they.close()
 
 
+def test_a_batch_holds_messages_of_its_sender_only(
+    make_link: Callable[..., ZmqLink],
+) -> None:
+    """What shares a frame shares its name, which alone the link looks at."""
+    handler = RecordingHandler()
+    link = make_link()
+    me = start_endpoint(0, link, handler)
+    others = _endpoints(1, make_link(), make_link())
+    try:
+        for other in others:
+            me.add_peer(other.record)
+            other.add_peer(me.record)
+        own, forged = (
+            encode_header(Header(Kind.CALL, 7, rank, 100 + rank, 100, None, 0))
+            for rank in (1, 2)
+        )
+        outer = encode_header(Header(Kind.BATCH, 0, 1, 101, 0, None, 0))
+        others[0]._link.send(0, [encode_batch(outer, [forged, own])])
+        assert handler.calls.get(timeout=PATIENCE_S).sender_rank == 1
+        assert me.counters.dropped == 1
+        assert handler.calls.empty()
+    finally:
+        for endpoint in (me, *others):
+            endpoint.close()
+
+
 def test_two_endpoints_of_two_hosts_call_each_other(
     make_link: Callable[..., ZmqLink],
 ) -> None:
     """Their records say how."""
     links = [make_link(), make_link()]
-    endpoints = _endpoints(*links)
+    endpoints = _endpoints(0, *links)
     try:
         for endpoint in endpoints:
             for other in endpoints:

@@ -74,14 +74,16 @@ class Filing:
         try:
             header, body = decode_message(frames)
             if header.kind is Kind.BATCH:
-                return self._file_batch(body)
+                return self._file_batch(header, body)
         except RemoteProtocolError as error:
             self._drop_malformed(error)
             return ()
         work = self._file_one(header, body, frames)
         return () if work is None else (work,)
 
-    def _file_batch(self, body: memoryview) -> list[Work]:
+    def _file_batch(self, outer: Header, body: memoryview) -> list[Work]:
+        """File what shares a frame; the link has seen to who sent that (RPC-10)."""
+        sender = outer.sender_rank, outer.sender_incarnation
         works: list[Work] = []
         for message in split_batch(body):
             frames: list[bytes | memoryview] = [message]
@@ -89,6 +91,9 @@ class Filing:
                 header, inner = decode_message(frames)
             except RemoteProtocolError as error:
                 self._drop_malformed(error)
+                continue
+            if (header.sender_rank, header.sender_incarnation) != sender:
+                self._drop(header)
                 continue
             work = self._file_one(header, inner, frames)
             if work is not None:
