@@ -62,10 +62,10 @@ FAULTS = [
         row="b90",
         what="who does not encrypt is let in",
         path=NETWORK,
-        old="        inbox.set(zmq.ZAP_ENFORCE_DOMAIN, 1)\n",
-        new="        inbox.set(zmq.ZAP_DOMAIN, b'')\n"
-        "        inbox.set(zmq.CURVE_SERVER, 0)\n"
-        "        self.accepts = lambda *_: True\n",
+        old="        inbox.set(zmq.CURVE_SERVER, 1)\n",
+        new="        self.accepts = lambda *_: True\n"
+        "        self.address = tcp_address(self._host, self._bind(inbox))\n"
+        "        return\n",
         tests=HOSTS,
     ),
     Fault(
