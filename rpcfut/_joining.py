@@ -119,6 +119,7 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
     """
     _check_name(name)
     identity = Identity.find(secret, interface, ports, init_method)
+    del secret  # tools print the locals of what fails
     options = AgentOptions(
         timeout_s=timeout_s,
         max_threads=max_threads,

@@ -213,6 +213,18 @@ def test_two_proofs_of_one_secret_differ() -> None:
     assert signer.prove() != signer.prove()
 
 
+def test_no_local_of_a_failed_joining_holds_the_secret() -> None:
+    """Tools that report errors print them (RPC-10)."""
+    with pytest.raises(rpcfut.RendezvousError) as caught:
+        rpcfut.init_rpc("w", 0, 1, init_method="nonsense://", secret="5f" * 32)
+    frame = caught.tb
+    shown = []
+    while (frame := frame.tb_next) is not None:  # type: ignore[assignment]
+        shown.append(repr(frame.tb_frame.f_locals))
+    assert shown
+    assert not any("5f5f5f" in text for text in shown)
+
+
 @pytest.mark.parametrize("option", [{"interface": "lo"}, {"ports": (29500, 29510)}])
 def test_other_hosts_without_a_secret_are_refused_with_the_three_ways_out(
     option: dict[str, object],
