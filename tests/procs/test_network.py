@@ -23,7 +23,7 @@ from rpcfut_transport.links._address import parse_tcp_address
 from tests.support import networked, session
 from tests.support.group import Child, children, meeting_file, nursery, run_group
 from tests.support.hosts import Cable, two_hosts, why_no_namespaces
-from tests.support.networked import OTHER, SECRET
+from tests.support.networked import OTHER, PLAIN, SECRET
 from tests.support.threads import wait_until
 
 if TYPE_CHECKING:
@@ -358,10 +358,15 @@ def test_b91_two_hosts_call_each_other(cable: Cable, version: int) -> None:
     """B91: each listens at the address that leads to where they meet."""
     host = cable.address(0, version)
     place = f"tcp://[{host}]:29600" if version == 6 else f"tcp://{host}:29600"
-    seen = _meet(cable, place, secret=SECRET)
+    with cable.overhear(0) as heard:
+        seen = _meet(cable, place, secret=SECRET)
     for rank, (address, key) in enumerate(seen):
         assert parse_tcp_address(address)[0] == cable.address(1 - rank, version)
         assert len(key) == 40
+    said = b"".join(heard)
+    assert len(said) > 2 * len(PLAIN) * 10_000, "most of what was said was heard"
+    for hidden in (PLAIN[:30], b"remote:echo", SECRET.encode()):
+        assert hidden not in said
 
 
 @needs_hosts

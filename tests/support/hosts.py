@@ -11,7 +11,8 @@ import os
 import shutil
 import socket
 import subprocess
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUTS = 0x04000000
 _CLONE_NEWNET = 0x40000000
+_ALL_PROTOCOLS = 3
 _TIMEOUT_S = 20
 
 
@@ -68,6 +70,32 @@ class Cable:
         done = _run("ip", "netns", "exec", self.names[number], *command)
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
+    @contextmanager
+    def overhear(self, number: int) -> Iterator[list[bytes]]:
+        """Collect all that goes over the cable, as seen at one of its ends."""
+        heard: list[bytes] = []
+        ready, enough = threading.Event(), threading.Event()
+
+        def listen() -> None:
+            _enter_network(self.names[number])
+            with socket.socket(
+                socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL_PROTOCOLS)
+            ) as ear:
+                ear.settimeout(0.1)
+                ready.set()
+                while not enough.is_set():
+                    with suppress(TimeoutError):
+                        heard.append(ear.recv(1 << 16))
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        try:
+            assert ready.wait(_TIMEOUT_S)
+            yield heard
+        finally:
+            enough.set()
+            listener.join(_TIMEOUT_S)
+
 
 @contextmanager
 def two_hosts() -> Iterator[Cable]:
@@ -94,6 +122,20 @@ def two_hosts() -> Iterator[Cable]:
             _run("ip", "netns", "delete", name)
 
 
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _enter_network(name: str) -> None:
+    with Path("/run/netns", name).open() as file:
+        _check(_libc().setns(file.fileno(), _CLONE_NEWNET))
+
+
 def enter(name: str, hosts: dict[str, str] | None = None, host_name: str = "") -> None:
     """Become a process of another host: its network, its identity, and its names.
 
@@ -102,16 +144,9 @@ def enter(name: str, hosts: dict[str, str] | None = None, host_name: str = "") -
         hosts: What ``/etc/hosts`` says there, names to addresses.
         host_name: What the host is called there.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def check(result: int) -> None:
-        if result != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-    with Path("/run/netns", name).open() as file:
-        check(libc.setns(file.fileno(), _CLONE_NEWNET))
+    _enter_network(name)
     if hosts is not None:
-        check(libc.unshare(_CLONE_NEWNS | _CLONE_NEWUTS))
+        _check(_libc().unshare(_CLONE_NEWNS | _CLONE_NEWUTS))
         socket.sethostname(host_name)
         text = "".join(f"{address} {who}\n" for who, address in hosts.items())
         ours = Path(f"/tmp/rf-hosts-{os.getpid()}")

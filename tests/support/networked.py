@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SECRET = "a secret of the tests, of more than 32 characters"
 OTHER = "another secret, which has more than 32 characters, too"
+PLAIN = b"what two workers say to each other, and nobody else should know. "
 _executed: list[str] = []
 
 
@@ -130,7 +131,7 @@ def be_a_host(
         )
     except (rpcfut.RpcError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
-    big = os.urandom(3 << 20)
+    big = PLAIN * 30_000
     try:
         for other in range(count):
             assert rpcfut.rpc_sync(other, remote.echo, args=(big,), timeout=20) == big
