@@ -250,6 +250,21 @@ def test_b136_garbage_and_pickles_reach_nobody(
         assert receive_nothing(receiver)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(40)
+@pytest.mark.parametrize("said", [b"", _GREETING + b"CURVE".ljust(52, b"\0")])
+def test_who_does_not_go_on_is_hung_up_on(
+    make_link: Callable[..., ZmqLink], said: bytes
+) -> None:
+    """A connection that is only held open costs five seconds, not thirty."""
+    receiver = make_link()
+    with socket.create_connection(parse_tcp_address(receiver.address)) as stranger:
+        stranger.sendall(said)
+        stranger.settimeout(15)
+        while stranger.recv(100):
+            pass
+
+
 @pytest.mark.timeout(40)
 def test_b89_a_wrong_key_of_the_peer_shows_within_seconds(
     make_link: Callable[..., ZmqLink],
