@@ -23,6 +23,7 @@ from rpcfut._control import ControlServer
 from rpcfut._control_client import Asked, ask
 from rpcfut._exposed import ExposedTable
 from rpcfut._pending import CallHere, MadeCall, Peer, PendingReport, fitting
+from rpcfut._secret import find_secret
 from rpcfut.testing import local_cluster
 from tests.support import remote
 from tests.support.threads import Gate, wait_until
@@ -433,7 +434,9 @@ def test_keygen_prints_64_hexadecimal_digits(capsys) -> None:
     assert all(len(bytes.fromhex(secret)) == 32 for secret in secrets)
 
 
-def test_keygen_writes_a_file_that_only_we_can_read(tmp_path, capsys) -> None:
+def test_keygen_writes_a_file_that_only_we_can_read(
+    tmp_path, capsys, monkeypatch
+) -> None:
     """Whatever the umask; and it never replaces one."""
     file = tmp_path / "secret"
     before = os.umask(0)
@@ -445,6 +448,9 @@ def test_keygen_writes_a_file_that_only_we_can_read(tmp_path, capsys) -> None:
     assert len(bytes.fromhex(file.read_text())) == 32
     said = capsys.readouterr()
     assert said.out + said.err == ""
+    monkeypatch.delenv("RPCFUT_SECRET", raising=False)
+    monkeypatch.setenv("RPCFUT_SECRET_FILE", str(file))
+    assert find_secret() is not None  # a worker takes it as it is
     secret = file.read_text()
     assert main(["keygen", str(file)]) == 1
     assert "an old secret is not replaced" in capsys.readouterr().err
