@@ -12,6 +12,8 @@ TransportError (a RuntimeError)
 
 from __future__ import annotations
 
+_MAX_SHOWN = 32
+
 
 class TransportError(RuntimeError):
     """Base of all errors of the transport."""
@@ -65,7 +67,10 @@ class UnknownPeer(TransportError, LookupError):  # noqa: N818 - pairs with PeerL
     """
 
     def __init__(self, rank: int, known: list[int]) -> None:
-        super().__init__(f"no peer has rank {rank!r}; known ranks: {known!r}")
+        shown = ", ".join(map(repr, known[:_MAX_SHOWN]))
+        more = len(known) - _MAX_SHOWN
+        shown += f", and {more} more" if more > 0 else ""
+        super().__init__(f"no peer has rank {rank!r}; known ranks: [{shown}]")
         self.rank = rank
         self.known = known
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Prepare = Callable[[zmq.Socket[bytes]], None]
 
 HANDSHAKE_MS = 5000
+LINGER_MS = 1000
 _RECONNECT_MAX_MS = 1000
 
 
@@ -114,6 +115,8 @@ def _connect(
     socket = context.socket(zmq.PUSH)
     try:
         socket.set(zmq.SNDHWM, 0)
+        # Also for a link that is collected without having been closed.
+        socket.set(zmq.LINGER, LINGER_MS)
         set_up(socket)
         socket.connect(address)
     except BaseException:

@@ -30,9 +30,14 @@ from rpcfut_transport.links._inbox_folder import (
     InboxFolder,
     require_own_user_id,
 )
+from rpcfut_transport.links._limits import (
+    make_context,
+    raise_file_limit,
+    require_room,
+)
 from rpcfut_transport.links._network import Network
 from rpcfut_transport.links._options import LinkOptions
-from rpcfut_transport.links._way import Way, open_file_way
+from rpcfut_transport.links._way import LINGER_MS, Way, open_file_way
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +47,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _WAKE_ADDRESS = "inproc://wake"
-_LINGER_MS = 1000
 _READER_TIMEOUT_S = 2.0
 _MAX_TIMEOUT_MS = 2**31 - 1
 _FOREVER_MS = -1
@@ -52,7 +56,7 @@ class ZmqLink:
     """A `Link` for processes of one user on one host, and for other hosts if asked to.
 
     Its Unix socket lies in a folder of its own, see `InboxFolder`, removed when closed.
-    Its owner closes it.
+    Its owner closes it. Raises the soft limit of open files of this process.
 
     Args:
         options: How it listens; by default on a Unix socket only.
@@ -64,6 +68,8 @@ class ZmqLink:
 
     def __init__(self, options: LinkOptions | None = None) -> None:
         options = options or LinkOptions()
+        raise_file_limit()
+        require_room(0)
         self._folder = _make_folder() if options.uses_files else None
         self._lock = threading.Lock()
         self._ways: dict[int, Way] = {}
@@ -72,9 +78,15 @@ class ZmqLink:
         self._wake_lock = threading.Lock()
         self._is_wake_wanted = False
         self._timeout_ms = _FOREVER_MS
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._inbox = self._context.socket(zmq.PULL)
-        self._waker = self._context.socket(zmq.PUSH)
+        self._context = make_context()
+        try:
+            self._inbox = self._context.socket(zmq.PULL)
+            self._waker = self._context.socket(zmq.PUSH)
+        except zmq.ZMQError as error:
+            self._context.destroy(0)
+            if self._folder is not None:
+                self._folder.close()
+            raise LinkError(f"cannot make a socket: {error}") from error
         self._network: Network | None = None
         try:
             self._listen(options)
@@ -136,6 +148,7 @@ class ZmqLink:
         with self._lock:
             if self._is_closed:
                 raise self._closed()
+            require_room(len(self._ways))
             way = self._open_way(address, public_key, on_way)
             if self._network is not None and public_key:
                 self._network.admit(rank, address, public_key)
@@ -253,7 +266,7 @@ class ZmqLink:
             self._is_closed = True
             ways = list(self._ways.values())
         for way in ways:
-            way.close(_LINGER_MS)
+            way.close(LINGER_MS)
         if self._network is not None:
             self._network.close()
         self.wake()
