@@ -84,6 +84,8 @@ class Life:
         # Another namespace for each: nobody watches this very process in their names.
         self.record = dataclasses.replace(record, pid_namespace=incarnation)
         self.endpoint = Endpoint(self.record, self.link, clock, self.handler, NoCrew())
+        # Small messages are held until the test says so: no watchdog flushes.
+        self.endpoint._sender._on_held = lambda: None
         self.endpoint.start()
 
     def meet(self, record: PeerRecord) -> None:
@@ -92,6 +94,10 @@ class Life:
     def lose(self, rank: int, incarnation: int, reason: str) -> None:
         """Be told that a peer died, as by the watch of its process."""
         self.endpoint._on_peer_lost(incarnation, rank, reason)
+
+    def flush(self) -> None:
+        """Send the small messages that wait for others, all as one."""
+        self.endpoint._flush()
 
     def read(self) -> None:
         """Do what is due, and file all that is in the inbox."""

@@ -30,7 +30,7 @@ from rpcfut_transport import (
     RemoteProtocolError,
     UnknownPeer,
 )
-from rpcfut_transport._wire import decode_message
+from rpcfut_transport._wire import decode_message, split_batch
 from tests.support.links import RecordingSink
 from tests.support.lockstep import HeldMessages, Life
 
@@ -99,6 +99,10 @@ class Model:
         """File a message that arrived."""
         try:
             header, body = decode_message(frames)
+            if header.kind is Kind.BATCH:
+                for message in split_batch(body):
+                    self.take([message])
+                return
         except RemoteProtocolError:
             self.malformed += 1
             return
@@ -228,6 +232,12 @@ class Network(RuleBasedStateMachine):
         model.calls[call.call_id] = call
         return (model, call)
 
+    @rule(target=calls, caller=RANKS, callee=RANKS, count=st.integers(17, 20))
+    def call_often(self, caller: int, callee: int, count: int) -> Any:
+        """So many calls at once that small messages share frames."""
+        made = [self.call(caller, callee, None, at_once=True) for _ in range(count)]
+        return multiple(*(one for one in made if isinstance(one, tuple)))
+
     @rule(found=calls)
     def send(self, found: tuple[Model, Call]) -> None:
         model, call = found
@@ -289,6 +299,10 @@ class Network(RuleBasedStateMachine):
         model.is_closed = True
         self.begin(rank)
         self.meet(rank)
+
+    @rule(rank=RANKS)
+    def flush(self, rank: int) -> None:
+        self.now[rank].life.flush()
 
     @rule(rank=RANKS)
     def meet_those_who_came(self, rank: int) -> None:
@@ -383,11 +397,15 @@ class Network(RuleBasedStateMachine):
 
     def settle(self) -> None:
         """Let all arrive, and answer all; what is open then, losses of peers end."""
+        for rank in self.now:
+            self.flush(rank)
         while self.waiting() or self.serving:
             if self.waiting():
                 self.deliver(0)
             else:
+                model, _ = self.serving[0]
                 self.answer(0, is_error=False)
+                model.life.flush()
         self.let_time_pass(3600)
         for rank in range(3):
             for other in range(3):
