@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from rpcfut_transport import Inbox
 
 T = TypeVar("T")
-F = TypeVar("F", bound="FutureCore[Any]")
 Where = Callable[..., None]  # _callbacks.run_here and its siblings: where(*tasks)
 Hook = Callable[["FutureCore[Any]", Where], None]
 Follow = Callable[["FutureCore[Any]"], Completion | None]  # given the done leader
@@ -373,13 +372,6 @@ class FutureCore(ForeignFace[T], Generic[T]):
         assert outcome is not None
         self._look()
         return outcome.reraise()
-
-
-def make_future(future_type: type[F], made_at: tuple[CodeType, int]) -> F:
-    """Make a future without asking where: that is known."""
-    future = future_type.__new__(future_type)
-    future._begin(made_at)
-    return future
 
 
 def complete(future: FutureCore[Any], completion: Completion, where: Where) -> bool:

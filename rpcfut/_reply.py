@@ -22,8 +22,8 @@ from rpcfut._errors import (
     RpcTimeoutError,
 )
 from rpcfut._future import Future
-from rpcfut._future_binding import bind_call
-from rpcfut._future_core import complete, make_future, now_s
+from rpcfut._future_binding import bind_call, make_future
+from rpcfut._future_core import complete, now_s
 from rpcfut._outcome import Value, failure_of
 from rpcfut._own_streams import own_streams, place_in
 from rpcfut_transport import AuthenticationError as WrongKey

@@ -17,13 +17,12 @@ import torch
 import rpcfut
 from rpcfut._registry import isolated_registry, register_type
 from rpcfut._wire_codes import MAX_DEPTH
+from rpcfut_transport._wire import HEADER_NBYTES
 from tests.support import remote
 from tests.support.agents import CountingLink, two_agents
 from tests.support.exact import difference
 from tests.support.links import make_link_maker
 from tests.support.types import Colour, Point
-
-HEADER = 44  # bytes of a message before its body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -151,7 +150,9 @@ def test_b77_a_claim_of_more_than_came_takes_no_memory(
     try:
         for first in b"\xc6\xc9\xdb\xdd\xdf":
             body = bytes([first]) + b"\x02\xff\xff\xff" + b"\x01" * 100
-            link.spoil = lambda frames, body=body: [bytes(frames[0][:HEADER]) + body]  # type: ignore[misc]
+            link.spoil = lambda frames, body=body: [
+                bytes(frames[0][:HEADER_NBYTES]) + body
+            ]  # type: ignore[misc]
             with pytest.raises(rpcfut.DecodeError):
                 w0.rpc_async("w1", remote.add, (1,)).wait(timeout=10)
         assert tracemalloc.get_traced_memory()[1] < 10 << 20

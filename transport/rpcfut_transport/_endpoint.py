@@ -29,9 +29,9 @@ from rpcfut_transport._filing import Filing
 from rpcfut_transport._inbox import Inbox
 from rpcfut_transport._ledger import Ledger
 from rpcfut_transport._liveness import PidWatch
+from rpcfut_transport._peer_state import PeerState
 from rpcfut_transport._reader import Reader
 from rpcfut_transport._sender import Sender
-from rpcfut_transport._session import PeerState
 from rpcfut_transport._ways import open_way
 from rpcfut_transport._wire import MAX_REMAINING_S, Kind
 from rpcfut_transport.links._link import WayEvent

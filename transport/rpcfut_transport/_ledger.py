@@ -21,7 +21,8 @@ from rpcfut_transport._calls import (
     ReplySink,
 )
 from rpcfut_transport._errors import ClosedError, LocalProtocolError
-from rpcfut_transport._session import OpenCall, PeerState, Session
+from rpcfut_transport._peer_state import PeerState
+from rpcfut_transport._session import OpenCall, Session
 from rpcfut_transport._wire import MAX_REMAINING_S
 
 SLOW_S = 60.0  # a call that is open for longer is told so

@@ -26,8 +26,6 @@ changes, and the driver's reader need not be woken for every call.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from rpcfut_transport._errors import (
@@ -36,35 +34,10 @@ from rpcfut_transport._errors import (
     PeerLost,
     UnknownPeer,
 )
+from rpcfut_transport._peer_state import Peer, PeerState
 
 _COMPACT_MIN_ENTRIES = 64
 _new: Final[Any] = tuple.__new__  # OpenCall() takes twice as long
-
-
-class PeerState(Enum):
-    """Where a peer is in its life."""
-
-    ALIVE = "alive"
-    LEFT = "left"
-    LOST = "lost"
-    REFUSED = "refused"  # one of the two has a wrong key
-
-
-@dataclass(slots=True, kw_only=True)
-class Peer:
-    """A peer as the session sees it.
-
-    Args:
-        name: Its name, for messages.
-        incarnation: Which life of it.
-        state: Where it is in its life.
-        reason: Why it is gone; empty while it is alive.
-    """
-
-    name: str
-    incarnation: int
-    state: PeerState = PeerState.ALIVE
-    reason: str = ""
 
 
 class OpenCall(NamedTuple):

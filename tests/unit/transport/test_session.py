@@ -13,7 +13,8 @@ from hypothesis.stateful import (
 )
 
 from rpcfut_transport import LocalProtocolError, PeerLost, UnknownPeer
-from rpcfut_transport._session import PeerState, Session
+from rpcfut_transport._peer_state import PeerState
+from rpcfut_transport._session import Session
 
 GONE = (PeerState.LEFT, PeerState.LOST)
 
