@@ -30,7 +30,9 @@ _LOCAL = ("rpcfut_local", "torch_local")
 
 # then_device comes last: with a CUDA context the host futures cost more.
 EXPERIMENTS = (
-    Experiment(name="noop_rtt", systems=_CALLS, quick=400, full=4000),
+    Experiment(
+        name="noop_rtt", systems=(*_CALLS, "rpcfut_secret"), quick=400, full=4000
+    ),
     Experiment(name="noop_rate", systems=_CALLS[:3], quick=2000, full=10_000),
     Experiment(name="callers8", systems=_CALLS[:3], quick=60, full=500),
     Experiment(name="callers2", systems=_CALLS[:3], quick=100, full=1000),

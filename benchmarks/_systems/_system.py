@@ -63,6 +63,7 @@ SYSTEMS = {
     system.name: system
     for system in (
         System(name="rpcfut", module="benchmarks._systems._rpcfut"),
+        System(name="rpcfut_secret", module="benchmarks._systems._rpcfut_secret"),
         System(
             name="torch",
             module="benchmarks._systems._torch_rpc",

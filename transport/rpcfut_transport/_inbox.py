@@ -21,6 +21,7 @@ Messages are filed in the order in which they were read, since who files has the
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from rpcfut_transport._calls import Work
     from rpcfut_transport._crew import Crew
 
+_log = logging.getLogger(__name__)
 _now_s = MonotonicClock.now_s  # threads block in real time, whatever a clock says
 
 _POLL_S = 0.001
@@ -290,7 +292,10 @@ class Inbox:
             if work is None:
                 return  # a waiter came
             while work is not None:
-                work()
+                try:
+                    work()
+                except BaseException:  # noqa: BLE001 - logged; it serves others, too
+                    _log.exception("work of %s raised", self._name)
                 work = crew.leave()
             self._flush()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rpcfut_transport._calls import (
     CallKey,
@@ -21,9 +21,11 @@ from rpcfut_transport._calls import (
     ReplySink,
 )
 from rpcfut_transport._errors import ClosedError, LocalProtocolError
-from rpcfut_transport._peer_state import PeerState
 from rpcfut_transport._session import OpenCall, Session
 from rpcfut_transport._wire import MAX_REMAINING_S
+
+if TYPE_CHECKING:
+    from rpcfut_transport._peer_state import PeerState
 
 SLOW_S = 60.0  # a call that is open for longer is told so
 _MAX_SLOW = 8  # at a time: the callee is asked about each
