@@ -87,8 +87,11 @@ class Observer:
         A worker also works without; that it cannot be asked is logged.
 
         Args:
-            path: Where to listen, in a folder that only our user can enter.
+            path: Where to listen, in a folder that only our user can enter; empty for
+                nowhere.
         """
+        if not path:  # else the kernel would make up a name
+            return
         try:
             self._server = ControlServer(
                 self._worker.name, path, lambda: self.look().to_json()

@@ -360,6 +360,8 @@ def test_a_worker_that_cannot_listen_works_without(caplog) -> None:
     with local_cluster("alice", "bob") as (alice, _):
         alice.observer.answer_at("/nowhere/ctrl")
         assert "python -m rpcfut pending will not find this" in caplog.text
+        alice.observer.answer_at("")
+        assert repr(alice.observer).endswith(": None>")
         assert alice.pending().is_empty
 
 

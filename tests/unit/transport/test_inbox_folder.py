@@ -18,6 +18,7 @@ from rpcfut_transport.links._inbox_folder import (
     find_control_sockets,
     sweep,
 )
+from tests.support.links import network_link
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +123,27 @@ def test_a_control_socket_that_listens_elsewhere_is_found(base, monkeypatch) -> 
         control.listen()
         assert folder.control in find_control_sockets()
     folder.close()
+
+
+def test_a_link_without_files_has_a_folder_for_its_control_socket(base) -> None:
+    """So that it can be asked what is pending, in its container."""
+    link = network_link()
+    folder = Path(link.control_path).parent
+    assert (str(folder.parent), folder.stat().st_mode & 0o777) == (base, 0o700)
+    assert link.address == link.tcp_address
+    link.close()
+    assert os.listdir(base) == []
+
+
+def test_a_link_without_files_also_works_without_room_for_a_folder(
+    base, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = Path(base, "x" * 90)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    link = network_link()
+    assert link.control_path == ""
+    link.close()
 
 
 def test_a_path_too_long_for_a_socket_is_refused_with_the_way_out(

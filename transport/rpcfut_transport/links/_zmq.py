@@ -71,6 +71,7 @@ class ZmqLink:
         raise_file_limit()
         require_room(0)
         self._folder = _make_folder() if options.uses_files else None
+        self._control_folder = self._folder or _make_folder_if_possible()
         self._lock = threading.Lock()
         self._ways: dict[int, Way] = {}
         self._is_closed = False
@@ -123,9 +124,9 @@ class ZmqLink:
     def control_path(self) -> str:
         """Where a socket that says what is pending may be bound. Any thread.
 
-        Empty if this worker has no folder of its own.
+        Empty if this worker can have no folder.
         """
-        return "" if self._folder is None else self._folder.control
+        return "" if self._control_folder is None else self._control_folder.control
 
     @property
     def tcp_address(self) -> str:
@@ -281,8 +282,8 @@ class ZmqLink:
                 self._network.join()
         else:
             _log.warning("the reader of %r does not return; left open", self.address)
-        if self._folder is not None:
-            self._folder.close()
+        if self._control_folder is not None:
+            self._control_folder.close()
 
     def _closed(self) -> ClosedError:
         return ClosedError(f"the link {self.address!r} was closed")
@@ -300,6 +301,14 @@ class ZmqLink:
 def _make_folder() -> InboxFolder:
     require_own_user_id()
     return InboxFolder()
+
+
+def _make_folder_if_possible() -> InboxFolder | None:
+    try:
+        return _make_folder()
+    except LinkError as error:  # a worker without files works all the same
+        _log.info("python -m rpcfut pending will not find this worker: %s", error)
+        return None
 
 
 def _to_ms(timeout_s: float) -> int:
