@@ -41,6 +41,7 @@ _now_s = MonotonicClock.now_s  # threads block in real time, whatever a clock sa
 
 _POLL_S = 0.001
 _FREE_S = 0.0003  # for how long the turn must have been free at a tick
+_MAX_PATIENCE = 2  # ticks for which nobody reads while readers do other work
 _STAND_IN_S = 0.02
 _FOREVER_S = -1.0
 
@@ -130,7 +131,9 @@ class Inbox:
         self._freed_s = 0.0
         self._takes = 0
         self._is_closed = False
-        self._seen_takes = -1  # at the last tick
+        self._done_count = 0  # pieces of work that readers have done
+        self._patience = 0
+        self._seen_takes = self._seen_done_count = -1  # at the last tick
         self._watchdog = Watchdog(f"rpcfut-watchdog-{name}", self._on_tick)
 
     def __repr__(self) -> str:
@@ -296,6 +299,7 @@ class Inbox:
                     work()
                 except BaseException:  # noqa: BLE001 - logged; it serves others, too
                     _log.exception("work of %s raised", self._name)
+                self._done_count += 1
                 work = crew.leave()
             self._flush()
 
@@ -309,7 +313,7 @@ class Inbox:
                     if len(works) > 1:
                         crew.put_off(works[1:])
                     return works[0]
-                self._submit(works)
+                crew.put_off(works)
         return None
 
     def _submit(self, works: Sequence[Work]) -> None:
@@ -332,9 +336,17 @@ class Inbox:
             is_held = self._holder is not None
             is_quiet = is_held and self._seen_takes == self._takes
             self._seen_takes = self._takes
+        # Who works off many small calls comes back to read when they are done.
+        is_busy = self._seen_done_count != self._done_count
+        self._seen_done_count = self._done_count
+        if is_held or not is_busy:
+            self._patience = _MAX_PATIENCE
         if not is_held and _now_s() - self._freed_s >= _FREE_S:
-            self._have_read()
-        return is_quiet
+            if self._patience and is_busy:
+                self._patience -= 1
+            else:
+                self._have_read()
+        return is_quiet and not self._crew.has_more
 
     def _have_read(self) -> None:
         if self._crew.start_reader(self._serve):
