@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
+    from rpcfut_transport import Inbox
+
 _HERE = str(PurePath(__file__).parent / "_")[:-1]  # with the separator
 _PYTHONS = str(PurePath(threading.__file__).parent / "_")[:-1]
 
@@ -46,6 +48,24 @@ class CallInfo:
 
     def __str__(self) -> str:
         return f"{self.function} on worker {self.to!r}, called at {self.site}"
+
+
+class PendingCall(CallInfo):
+    """A call that a future waits for: what the future may want of it."""
+
+    __slots__ = ()
+
+    @property
+    def inbox(self) -> Inbox | None:
+        """Where the answer arrives."""
+        return None
+
+    def give_up(self) -> None:
+        """Take note that nobody waits for the answer."""
+
+    def ask(self, patience_s: float) -> str:
+        """Say where the call is, within so many seconds."""
+        raise NotImplementedError
 
 
 class Site(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rpcfut._call_info import CallInfo, find_place
 from rpcfut._capture import refuse_capture
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rpcfut_transport import Endpoint
 
 T = TypeVar("T")
+_NO_LIMIT: Final = Limit(None)
 
 
 class Caller:
@@ -156,7 +157,7 @@ class Caller:
         served = call_in_service()
         left_s = served.remaining_s if served is not None else None
         if left_s is None or (timeout_s is not None and timeout_s <= left_s):
-            return Limit(timeout_s)
+            return _NO_LIMIT if timeout_s is None else Limit(timeout_s)
         return Limit(left_s, f"the {left_s:.3f} s that were left for {served}")
 
 

@@ -130,7 +130,9 @@ class Future(FutureCore[T]):
 
     def _cancel(self, where: Where) -> bool:
         is_first = self._complete(Completion(Cancelled()), where)
-        if is_first and self._canceller is not None:
+        if is_first and self._call is not None:
+            self._call.give_up()
+        elif is_first and self._canceller is not None:
             self._canceller()
         return self.cancelled()
 

@@ -8,9 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import CodeType
 
-    from rpcfut._call_info import CallInfo
+    from rpcfut._call_info import PendingCall
     from rpcfut._future_core import FutureCore
-    from rpcfut_transport import Inbox
 
 F = TypeVar("F", bound="FutureCore[Any]")
 
@@ -40,23 +39,6 @@ def bind_work(
     future._work = what
 
 
-def bind_call(
-    future: FutureCore[Any],
-    about: CallInfo,
-    canceller: Callable[[], None],
-    probe: Callable[[float], str],
-    inbox: Inbox | None = None,
-) -> None:
-    """Tell a future which call it belongs to, and what ends that early.
-
-    Args:
-        future: The future.
-        about: Its call.
-        canceller: Gives the call up.
-        probe: Says where the call is, within so many seconds.
-        inbox: Where its answer arrives.
-    """
-    future._about = about
-    future._canceller = canceller
-    future._probe = probe
-    future._inbox = inbox
+def bind_call(future: FutureCore[Any], call: PendingCall) -> None:
+    """Tell a future which call's answer completes it."""
+    future._about = future._call = call

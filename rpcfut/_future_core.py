@@ -43,11 +43,10 @@ if TYPE_CHECKING:
 
     import torch
 
-    from rpcfut._call_info import CallInfo
+    from rpcfut._call_info import CallInfo, PendingCall
     from rpcfut._callback import Callback
     from rpcfut._extract import DataRef
     from rpcfut._streams import Mark
-    from rpcfut_transport import Inbox
 
 T = TypeVar("T")
 Where = Callable[..., None]  # _callbacks.run_here and its siblings: where(*tasks)
@@ -83,8 +82,7 @@ class FutureCore(ForeignFace[T], Generic[T]):
     _devices: frozenset[Device] | None = None
     _about: CallInfo | None = None
     _canceller: Callable[[], None] | None = None
-    _probe: Callable[[float], str] | None = None  # says where its call is
-    _inbox: Inbox | None = None  # where the answer of its call arrives
+    _call: PendingCall | None = None  # whose answer completes it
     _is_watched = False  # whether somebody said so, by `watch`
     _unseen: Unseen | None = None
     # What it waits for, for explanations: a parent or leader, or any number of members.

@@ -113,10 +113,9 @@ class _Teller:
             yield from _members_of(future._members())
         elif future._leader is not None:
             yield from _leader_of(future, future._leader())
-        elif future._about is not None:
-            yield f"waits for the answer of worker {future._about.to!r}", None
-            if future._probe is not None:
-                yield future._probe(max(0.0, self._until_s - now_s())), None
+        elif future._call is not None:
+            yield f"waits for the answer of worker {future._call.to!r}", None
+            yield future._call.ask(max(0.0, self._until_s - now_s())), None
         elif future._work is not None:
             yield f"waits for its {future._work} to end", None
         else:

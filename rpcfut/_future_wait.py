@@ -37,7 +37,7 @@ def block(future: FutureCore[Any], timeout: float | None) -> None:
     """
     if timeout is None and _callbacks.is_inside_task():
         _refuse_deadlock((future,))
-    inbox = future._inbox
+    inbox = future._call.inbox if future._call is not None else None
     waiter = _waiter_for(inbox)
     seconds = None if timeout is None else max(0.0, min(timeout, _MAX_WAIT_S))
     pool = current_pool()
@@ -127,7 +127,7 @@ class _Arrivals:
     ) -> None:
         """Block until one has arrived."""
         first = next(iter(pending))
-        inbox = first._inbox
+        inbox = first._call.inbox if first._call is not None else None
         left_s = None
         if deadline_s is not None:
             left_s = max(0.0, min(deadline_s - now_s(), _MAX_WAIT_S))

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from rpcfut import _callbacks
-from rpcfut._call_info import CallInfo
+from rpcfut._call_info import PendingCall
 from rpcfut._codec import NOT_PLAIN, decode, decode_plain
 from rpcfut._completion import Completion, completion_of
 from rpcfut._error_codec import decode_error
@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 
     from rpcfut._placement import Placement
     from rpcfut._workers import WorkerInfo
-    from rpcfut_transport import ClosedError, Endpoint, Work
+    from rpcfut_transport import ClosedError, Endpoint, Inbox, Work
 
 T = TypeVar("T")
 _log = logging.getLogger("rpcfut.agent")
+_asking = threading.Lock()  # few ask, so calls have no lock of their own
+_NONE: Final = Value(None)  # the value of most calls; never changed
 _NEW: Final[Any] = tuple.__new__  # Completion() takes twice as long
 
 
@@ -74,7 +76,7 @@ class Side(NamedTuple):
     placement: Placement
 
 
-class Reply(CallInfo, Generic[T]):
+class Reply(PendingCall, Generic[T]):
     """The sink of one call, and what its future knows of it.
 
     The reader tells it how the call ends; what may run user code or touch a device is
@@ -116,7 +118,7 @@ class Reply(CallInfo, Generic[T]):
         self._limit = limit
         self._side = side
         self._told: tuple[str, float] | None = None  # where the call was, and when
-        self._askers: deque[threading.Event] = deque()  # wait to be told
+        self._askers: deque[threading.Event] | None = None  # wait to be told
         self.is_sent = False
         self.call_id = 0  # until it is opened
         self._future: Future[T] | None = make_future(Future, site)
@@ -125,9 +127,13 @@ class Reply(CallInfo, Generic[T]):
         """Tie the future to its call, and return it."""
         future = self._future
         assert future is not None
-        inbox = self._side.endpoint.inbox
-        bind_call(future, self, self.give_up, self.ask, inbox)
+        bind_call(future, self)
         return future
+
+    @property
+    def inbox(self) -> Inbox:
+        """Where the answer arrives."""
+        return self._side.endpoint.inbox
 
     def give_up(self) -> None:
         """Take note that nobody waits for the answer."""
@@ -139,8 +145,9 @@ class Reply(CallInfo, Generic[T]):
     def on_told(self, text: str) -> None:
         """Keep what the callee says of where the call is, for `explain`."""
         self._told = text, now_s()
-        while self._askers:
-            self._askers.popleft().set()
+        askers = self._askers
+        while askers:
+            askers.popleft().set()
 
     def on_slow(self) -> None:
         """Log that the call takes long; on the pool, since the callee is asked."""
@@ -158,6 +165,9 @@ class Reply(CallInfo, Generic[T]):
         if not self.is_sent:
             return "it was not sent: a device has to copy its arguments first"
         news = threading.Event()
+        with _asking:
+            if self._askers is None:
+                self._askers = deque()
         self._askers.append(news)
         if not self._side.endpoint.ask(self.call_id):
             return "it has just ended"
@@ -185,7 +195,8 @@ class Reply(CallInfo, Generic[T]):
         if not buffers:
             value = decode_plain(body)
             if value is not NOT_PLAIN:
-                return self._end(_NEW(Completion, (Value(value), (), ())))
+                outcome = _NONE if value is None else Value(value)
+                return self._end(_NEW(Completion, (outcome, (), ())))
         return partial(self._decode_on_streams, body, buffers)
 
     def on_error(

@@ -12,7 +12,7 @@ import pytest
 
 import rpcfut
 from rpcfut import DeadlockError, Future, as_completed, collect_all, wait_all
-from rpcfut._call_info import CallInfo
+from rpcfut._call_info import PendingCall
 from rpcfut._callbacks import isolated_runtime
 from rpcfut._future_binding import bind_call
 from tests.support.fake_seam import FAKE0, FakeArray, FakeSeam, installed
@@ -43,11 +43,19 @@ def test_a_pending_future_waits_for_somebody() -> None:
     ]
 
 
+class RunningCall(PendingCall):
+    """A call that is said to run."""
+
+    def ask(self, _patience_s: float) -> str:
+        return "there it runs"
+
+
 def test_a_call_waits_for_its_worker() -> None:
     """With the function and the place of the call."""
     future = Future[Any]()
-    about = CallInfo(worker="a", to="b", function="step", site="train.py:12")
-    bind_call(future, about, lambda: None, lambda _: "there it runs")
+    bind_call(
+        future, RunningCall(worker="a", to="b", function="step", site="train.py:12")
+    )
     first, second, third_line = lines(future)
     assert first.endswith("call step on worker 'b', called at train.py:12, T s ago")
     assert second == "  waits for the answer of worker 'b'"

@@ -22,7 +22,7 @@ from rpcfut import (
     gather_outcomes,
     wait_all,
 )
-from rpcfut._call_info import CallInfo
+from rpcfut._call_info import PendingCall
 from rpcfut._future_binding import bind_call
 from rpcfut._unobserved import REPORTER
 from tests.support.threads import Gate, Running
@@ -79,8 +79,8 @@ def test_a_lost_call_is_reported_with_its_call(
 ) -> None:
     """Fire and forget: what failed, where, and who called it."""
     future = Future[Any]()
-    about = CallInfo(worker="a", to="b", function="step", site="train.py:12")
-    bind_call(future, about, lambda: None, lambda _: "")
+    call = PendingCall(worker="a", to="b", function="step", site="train.py:12")
+    bind_call(future, call)
     future.set_exception(ValueError("lost"))
     del future
     (record,) = reports(caplog)
