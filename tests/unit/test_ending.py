@@ -190,7 +190,7 @@ def test_a_nested_call_without_time_left_fails_at_once_and_names_the_outer_one(
         failed.append(pair.bob.rpc_async("alice", "echo", (1,)).exception(PATIENCE_S))
 
     pair.expose("outer", outer)
-    future = pair.call("outer", timeout=0.05)
+    future = pair.call("outer", timeout=0.5)
     assert isinstance(future.exception(PATIENCE_S), RpcTimeoutError)
     pair.gate.go.set()
     wait_until(lambda: bool(failed))
