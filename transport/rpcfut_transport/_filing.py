@@ -136,7 +136,9 @@ class Filing:
 
     def _on_control(self, header: Header, body: memoryview) -> None:
         kind, _, rank, incarnation, _, _, _, number = header
-        if kind is Kind.ASK and self._arrivals.is_new(rank, incarnation, number):
+        if kind is Kind.ASK:
+            # Answered even if it was overtaken: the call will not run later, either.
+            self._arrivals.is_new(rank, incarnation, number)
             self.tell(self._on_ask, header)
         elif kind is Kind.TELL:
             self._on_told(header, body)

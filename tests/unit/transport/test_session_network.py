@@ -117,11 +117,13 @@ class Model:
             self.take_from_peer(header, sender)
 
     def take_from_peer(self, header: Any, sender: tuple[int, int]) -> None:
-        if header.kind in {Kind.CALL, Kind.ASK}:
-            if not self.is_new(header):
-                self.dropped += 1
-            elif header.kind is Kind.CALL:
+        if header.kind is Kind.ASK:
+            self.is_new(header)  # answered in any case
+        elif header.kind is Kind.CALL:
+            if self.is_new(header):
                 self.served[(header.call_id, *sender)] += 1
+            else:
+                self.dropped += 1
         elif header.kind is Kind.TELL:
             call = self.calls.get(header.call_id)
             is_open = call is not None and call.end is None
