@@ -8,8 +8,16 @@ from __future__ import annotations
 import pytest
 
 from rpcfut_transport import FaultKind, FaultPlan, FaultRule, Kind
-from tests.support.faulty import KINDS, endpoints_with_faults, plan_of
-from tests.support.links import RecordingSink
+from rpcfut_transport._wire import (
+    MAX_BUFFERS,
+    WAKE_FRAME,
+    Header,
+    encode_batch,
+    encode_header,
+)
+from tests.support.faulty import KINDS, Group, endpoints_with_faults, plan_of
+from tests.support.links import RecordingSink, make_link_maker
+from tests.support.threads import wait_until
 
 LINKS = pytest.mark.parametrize("link_kind", ["memory", "zmq"])
 CALLS = 40
@@ -186,3 +194,64 @@ def test_a_network_that_loses_all_ends_calls_by_their_time(link_kind: str) -> No
         assert lost.wait() == ("timeout", None)
         assert endpoints[1][1].bodies == []
         assert plan.count(FaultKind.DROP) >= 1
+
+
+def _hostile_messages(target: int) -> list[list[bytes]]:
+    """What no endpoint sends."""
+
+    def header(kind: Kind, **fields: int) -> bytes:
+        return encode_header(
+            Header(kind, 7, 1, 101, target, None, 0)._replace(**fields)
+        )
+
+    batch = header(Kind.BATCH)
+    call = header(Kind.CALL)
+    return [
+        [b""],
+        [b"", b"", b""],
+        [b"x" * 10_000_000],
+        [b""] * 20_000,
+        [WAKE_FRAME],
+        [WAKE_FRAME, b"and more"],
+        [call[:-1]],
+        [b"RF", call],
+        [call, b"one too many"],
+        [header(Kind.CALL, buffer_count=MAX_BUFFERS)],
+        [batch, b"a buffer"],
+        [encode_batch(batch, [batch, encode_batch(batch, [call])])],
+        [batch + b"\xff\xff\xff\xff"],
+        [batch + b"\x01"],
+        [encode_batch(batch, [b"", b"short", call[:-2]])],
+        [header(Kind.WAKE)],
+        [header(Kind.TELL) + b"\xff" * 5000],
+        [header(Kind.TELL)],
+        [header(Kind.ASK) + b"words"],
+        [header(Kind.RESULT, call_id=2**64 - 1)],
+        [header(Kind.READY, sender_rank=2**32 - 1)],
+        [header(Kind.CANCEL, sender_incarnation=0)],
+    ]
+
+
+@LINKS
+def test_a_worker_survives_what_no_endpoint_sends(link_kind: str) -> None:
+    """Through a link of its own, in the name of a member; others notice nothing."""
+    make = make_link_maker(link_kind)
+    group = Group(make)
+    stranger = make()
+    try:
+        victim, other = group.join(), group.join()
+        stranger.connect(0, victim.record.address)
+        for _ in range(3):
+            for message in _hostile_messages(victim.record.incarnation):
+                stranger.send(0, message)
+        stranger.send(0, [b"the last one"])
+        for caller, rank in ((victim, 1), (other, 0), (victim, 0)):
+            sink = RecordingSink()
+            caller.call(rank, 60.0, sink, b"fine")
+            assert sink.wait() == ("result", (b"fine", []))
+        wait_until(lambda: victim.counters.malformed >= 3 * 10 + 1)
+        assert victim.pending_count == 0
+    finally:
+        stranger.close()
+        for endpoint, _ in group:
+            endpoint.close()

@@ -1,12 +1,21 @@
-"""Faults between links of any kind, and endpoints that keep an account of calls."""
+"""Endpoints and agents on links of any kind, with faults between them."""
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rpcfut_transport import FaultKind, FaultPlan, FaultRule, Kind
+from rpcfut._agent import Agent
+from rpcfut._exposed import ExposedTable
+from rpcfut_transport import (
+    FaultKind,
+    FaultPlan,
+    FaultRule,
+    Kind,
+    describe_this_process,
+)
 from rpcfut_transport._buffers import require_frames
 from tests.support.links import EchoHandler, make_link_maker, start_endpoint
 
@@ -106,3 +115,32 @@ def endpoints_with_faults(
     finally:
         for endpoint, _ in group:
             endpoint.close()
+
+
+@contextmanager
+def agents_with_faults(
+    kind: str, plan: FaultPlan, *functions: Callable[..., object], count: int = 3
+) -> Iterator[list[Agent]]:
+    """Workers ``w0``, ``w1`` ..., which expose the functions, faults between them."""
+    table = ExposedTable()
+    for function in functions:
+        table.expose(function)
+    make = faulty_link_maker(kind, plan)
+    links = [make() for _ in range(count)]
+    records = [
+        describe_this_process(
+            rank=rank,
+            name=f"w{rank}",
+            incarnation=secrets.randbits(63),
+            address=link.address,
+        )
+        for rank, link in enumerate(links)
+    ]
+    agents = [Agent(*pair, table) for pair in zip(records, links, strict=True)]
+    try:
+        for agent in agents:
+            agent.start([one.record for one in agents])
+        yield agents
+    finally:
+        for agent in agents:
+            agent.close()
