@@ -212,11 +212,16 @@ def start_endpoint(
 
 
 def serve_until_told(
-    conn: Connection, rank: int, others: list[PeerRecord], *, echoes: bool
+    conn: Connection,
+    rank: int,
+    others: list[PeerRecord],
+    *,
+    echoes: bool,
+    incarnation: int | None = None,
 ) -> None:
     """Be a worker: send the own record, then serve until anything comes back."""
     handler = EchoHandler() if echoes else RecordingHandler()
-    endpoint = start_endpoint(rank, ZmqLink(), handler)
+    endpoint = start_endpoint(rank, ZmqLink(), handler, incarnation=incarnation)
     for other in others:
         endpoint.add_peer(other)
     conn.send(endpoint.record)
