@@ -41,7 +41,7 @@ FAULTS = [
         what="small frames are sent from where they lie, too",
         path=LINK,
         old="copy=memoryview(frame).nbytes < KEEP_ALIVE_MIN_NBYTES,",
-        new="copy=False,",
+        new='copy=bool(setattr(socket, "copy_threshold", 0)),',
         tests=LOAD,
     ),
     Fault(

@@ -119,7 +119,7 @@ class Sender:
                     if not may_hold or (
                         len(held) >= _MAX_HELD or outbox.nbytes >= _MAX_HELD_NBYTES
                     ):
-                        self._flush_locked(rank, outbox)
+                        self._flush_last_locked(rank, outbox)
                         return True
                 else:
                     if held:
@@ -147,15 +147,34 @@ class Sender:
                 _log.debug("%s cannot send: %s", self._record.name, error)
 
     def _flush_locked(self, rank: int, outbox: _Outbox) -> None:
-        held, outbox.held, outbox.nbytes = outbox.held, [], 0
-        if len(held) == 1:
-            self._link.send(rank, held)
-        elif held:
-            me = self._record
-            header = encode_header(
-                (Kind.BATCH, 0, me.rank, me.incarnation, 0, None, 0, 0)
-            )
-            self._link.send(rank, (encode_batch(header, held),))
+        held = outbox.held
+        try:
+            if len(held) == 1:
+                self._link.send(rank, held)
+            elif held:
+                me = self._record
+                header = encode_header(
+                    (Kind.BATCH, 0, me.rank, me.incarnation, 0, None, 0, 0)
+                )
+                self._link.send(rank, (encode_batch(header, held),))
+        except (UnknownPeer, ClosedError):
+            outbox.held, outbox.nbytes = [], 0
+            raise
+        except BaseException:
+            # An interrupt, or the system: the messages of others are not lost by that.
+            # If they have left all the same, their numbers show it.
+            self.has_held = True
+            raise
+        outbox.held, outbox.nbytes = [], 0
+
+    def _flush_last_locked(self, rank: int, outbox: _Outbox) -> None:
+        """Flush what ends with the caller's message, who learns if that fails."""
+        try:
+            self._flush_locked(rank, outbox)
+        except BaseException:
+            if outbox.held:
+                outbox.nbytes -= len(outbox.held.pop())
+            raise
 
     def send_or_log(  # noqa: PLR0913 - as `send`
         self,

@@ -12,7 +12,12 @@ from hypothesis.stateful import (
     rule,
 )
 
-from rpcfut_transport import LocalProtocolError, PeerLost, UnknownPeer
+from rpcfut_transport import (
+    AuthenticationError,
+    LocalProtocolError,
+    PeerLost,
+    UnknownPeer,
+)
 from rpcfut_transport._peer_state import PeerState
 from rpcfut_transport._session import Session
 
@@ -64,6 +69,24 @@ def test_a_gone_peer_fails_its_calls_and_no_others(state: PeerState) -> None:
     with pytest.raises(PeerLost):
         session.end_peer(1, state, "again")
     assert session.on_tick(9.0) == [other]
+
+
+def test_a_peer_with_a_wrong_key_is_refused_as_such() -> None:
+    """That is no loss: it will not be cured by a restart."""
+    session = _session()
+    session.end_peer(1, PeerState.REFUSED, "it has another secret")
+    with pytest.raises(AuthenticationError, match="it has another secret"):
+        session.open_call(1, None)
+
+
+def test_a_look_is_a_copy() -> None:
+    """Who reports does so while others open and end calls."""
+    session = _session()
+    call_id = session.open_call(1, None)
+    peers, calls = session.look()
+    session.end_peer(1, PeerState.LEFT, "left")
+    session.add_peer(3, "w3", 13)
+    assert (sorted(peers), list(calls)) == ([1, 2], [call_id])
 
 
 def test_an_unknown_rank_is_refused() -> None:

@@ -424,6 +424,7 @@ TestNetwork = pytest.mark.timeout(120)(Network.TestCase)
 TestNetwork.settings = settings(
     max_examples=100,
     stateful_step_count=50,
+    deadline=None,
     # A machine that is busy with other tests is no slow strategy.
     suppress_health_check=[HealthCheck.too_slow],
 )

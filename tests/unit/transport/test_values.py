@@ -72,3 +72,14 @@ def test_frames_that_cannot_be_sent_are_refused_at_once(frames, text: str) -> No
     """Half a message never leaves."""
     with pytest.raises(LocalProtocolError, match=text):
         require_frames(frames)
+
+
+def test_frames_of_every_kind_can_be_sent() -> None:
+    require_frames([b"", bytearray(3), memoryview(b"abc"), b"x"])
+
+
+def test_an_error_names_a_few_of_very_many_ranks() -> None:
+    """A line of a log that nobody can read helps nobody."""
+    said = str(UnknownPeer(7, list(range(1000, 2100))))
+    assert "known ranks: [1000, 1001" in said
+    assert said.endswith("and 1068 more]")

@@ -12,14 +12,19 @@ from hypothesis import strategies as st
 from rpcfut_transport import LocalProtocolError, RemoteProtocolError
 from rpcfut_transport._wire import (
     HEADER_NBYTES,
+    KIND_AT,
     MAX_BUFFERS,
     MAX_REMAINING_S,
+    SENDER_RANK,
     WAKE_FRAME,
     Header,
     Kind,
     decode_header,
     decode_message,
+    encode_batch,
     encode_header,
+    pack_rank,
+    split_batch,
 )
 
 U32 = st.integers(0, 2**32 - 1)
@@ -157,3 +162,38 @@ def test_a_field_that_does_not_fit_is_our_own_fault(wrong: dict[str, object]) ->
 def test_the_wake_frame_is_a_whole_message() -> None:
     """A link can tell it from every message of a peer's endpoint."""
     assert decode_message([WAKE_FRAME])[0].kind is Kind.WAKE
+
+
+@given(st.lists(st.binary(max_size=50)))
+def test_messages_of_a_batch_come_back_in_order(messages: list[bytes]) -> None:
+    """Empty ones, too."""
+    batch = encode_batch(b"header", messages)
+    assert [bytes(m) for m in split_batch(memoryview(batch)[6:])] == messages
+
+
+@given(st.binary(max_size=60))
+def test_a_batch_that_does_not_add_up_is_refused(body: bytes) -> None:
+    """Bytes of a stranger are messages whose lengths add up, or none."""
+    try:
+        messages = split_batch(memoryview(body))
+    except RemoteProtocolError:
+        return
+    assert encode_batch(b"", [bytes(message) for message in messages]) == body
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [(b"\1\0\0", "3 bytes too many"), (b"\2\0\0\0x", "of 2 bytes .* with 1 left")],
+)
+def test_what_does_not_add_up_is_said(body: bytes, text: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=text):
+        split_batch(memoryview(body))
+
+
+def test_a_rank_is_found_where_a_link_looks_for_it() -> None:
+    """A link compares it with the owner of a key, and decodes nothing else."""
+    frame = encode_header(PLAIN._replace(sender_rank=77))
+    assert frame[SENDER_RANK] == pack_rank(77)
+    assert frame[KIND_AT] == PLAIN.kind
+    with pytest.raises(LocalProtocolError, match="no valid rank: -1"):
+        pack_rank(-1)

@@ -9,6 +9,7 @@ sending thread, a run repeats itself.
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from dataclasses import dataclass
@@ -198,11 +199,8 @@ class FaultPlan:
                     self._delayed.append((deliver, message))
                 case FaultKind.REORDER:
                     self._overtaken.setdefault(way, []).append((deliver, message))
-                case FaultKind.TRUNCATE:
-                    spoilt = _truncated(message, dice.random)
-                    self._deliver_locked(way, [spoilt], deliver)
-                case FaultKind.CORRUPT:
-                    spoilt = _corrupted(message, dice)
+                case _:
+                    spoilt = _SPOILERS[dice.rule.fault](message, dice)
                     self._deliver_locked(way, [spoilt], deliver)
 
     def _find_locked(self, receiver: int, message: Message) -> _Dice | None:
@@ -238,16 +236,15 @@ def _copied(message: Message) -> Message:
     return [bytes(first), *(memoryview(bytearray(frame)) for frame in others)]
 
 
-def _truncated(message: Message, dice: random.Random) -> Message:
+def _truncated(message: Message, dice: _Dice) -> Message:
     """Cut a message: nothing of what follows a point in it arrives."""
-    left = dice.randrange(max(sum(map(len, message)), 1))
-    kept: Message = []
-    for frame in message:
-        kept.append(frame[:left])
-        left -= len(frame)
-        if left <= 0:
-            break
-    return kept
+    left = dice.random.randrange(max(sum(map(len, message)), 1))
+    starts = itertools.accumulate(map(len, message), initial=0)
+    return [
+        frame[: left - start]
+        for start, frame in zip(starts, message, strict=False)  # the last is the end
+        if start <= left
+    ]
 
 
 def _corrupted(message: Message, dice: _Dice) -> Message:
@@ -262,3 +259,6 @@ def _corrupted(message: Message, dice: _Dice) -> Message:
         frames.append(rest[: len(frame)])
         rest = rest[len(frame) :]
     return [bytes(frames[0]), *frames[1:]]
+
+
+_SPOILERS = {FaultKind.TRUNCATE: _truncated, FaultKind.CORRUPT: _corrupted}
