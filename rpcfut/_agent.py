@@ -376,6 +376,7 @@ class Agent:
 
     def close(self) -> None:
         """Leave at once: pending calls fail, threads end. Idempotent, bounded."""
+        self.membership.end()
         self._close(self._leaving.others)
 
     def _close_at_exit(self) -> None:

@@ -94,6 +94,7 @@ class Membership:
         self._answers = threading.Condition()
         self._awaited: set[tuple[int, int]] = set()  # rank and incarnation
         self._refusal = ""
+        self._has_ended = False
 
     def __repr__(self) -> str:
         return f"<Membership of {self._me.name!r}: {len(self._records)} members>"
@@ -167,6 +168,11 @@ class Membership:
             watch.tell(WorkerEvent("joined", worker) for worker in self.table)
         return watch
 
+    def end(self) -> None:
+        """Let nobody else join: this worker says goodbye to those that are here."""
+        with self._lock:
+            self._has_ended = True
+
     # ---- news, on the reader's and the liveness thread -------------------------------
 
     def on_join(self, rank: int, body: bytes) -> None:
@@ -177,6 +183,8 @@ class Membership:
             _log.warning("%r does not know who joins: %s", self._me.name, error)
             return
         with self._lock:
+            if self._has_ended:
+                return  # it would hear no goodbye
             if self._records.get(rank) == record:
                 self._resolve(record)
                 self._send(record, Kind.WELCOME)
@@ -318,8 +326,8 @@ class Membership:
                 return False
         if is_published(record):
             return True
-        reason = "it took back its record while this worker joined"
-        self._endpoint.lose_peer(record.rank, record.incarnation, reason)
+        self._endpoint.note_left(record.rank, record.incarnation)
+        self.on_gone(record.rank, "left", "it took back its record")
         return False
 
     def _tell(self, event: WorkerEvent) -> None:

@@ -188,4 +188,12 @@ FAULTS = [
         new="                pass\n",
         tests=SESSION,
     ),
+    Fault(
+        row="b107",
+        what="one that says goodbye still lets others join",
+        path=MEMBERSHIP,
+        old="            self._has_ended = True\n",
+        new="            pass\n",
+        tests=MEMBERS,
+    ),
 ]

@@ -124,12 +124,32 @@ def test_one_that_does_not_answer_is_named(group: Group) -> None:
         group.join(1, "w1", timeout_s=0.3)
 
 
-def test_one_that_took_back_its_record_is_not_waited_for(group: Group) -> None:
+def test_one_that_took_back_its_record_is_not_waited_for(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It left while this one joined, which is no error."""
     silent = group.make(0, "leaving")
     agent = group.make(1, "w1")
     agent.start([agent.record], FORM)
-    agent.membership.introduce([silent.record], lambda _: False, 600)
+    events = Events()
+    agent.membership.watch(events)
+    with caplog.at_level(logging.WARNING):
+        agent.membership.introduce([silent.record], lambda _: False, 600)
     assert names(agent) == ["w1"]
+    events.wait_for(3)
+    assert events.kinds == ["w1 joined", "leaving joined", "leaving left"]
+    assert caplog.text == ""
+
+
+def test_b107_one_that_says_goodbye_lets_nobody_join_meanwhile(group: Group) -> None:
+    """Who joined after the goodbyes would call it for ever."""
+    host = group.join(0, "host")
+    host.membership.end()
+    agent = group.make(1, "late")
+    agent.start([agent.record], FORM)
+    agent.membership.introduce([host.record], lambda _: False, 600)
+    assert names(agent) == ["late"]
+    assert names(host) == ["host"]
 
 
 def test_one_whose_process_ended_is_not_waited_for(group: Group) -> None:

@@ -95,7 +95,7 @@ class Endpoint:
         )
         self._sender = Sender(record, link, self.inbox.tick)
         self._filing = Filing(
-            record, clock, self._ledger, self._sender, handler, self._on_goodbye
+            record, clock, self._ledger, self._sender, handler, self.note_left
         )
         self._reader = Reader(link, clock, self._ledger, self._sender, self._filing)
 
@@ -346,6 +346,11 @@ class Endpoint:
         self._watch.unwatch(rank)
         self._on_peer_lost(incarnation, rank, reason)
 
+    def note_left(self, rank: int, incarnation: int) -> None:
+        """Take note that a peer left, if that life of it is alive. Does not block."""
+        self._watch.unwatch(rank)
+        self._end_peer(rank, incarnation, PeerState.LEFT, "left")
+
     def close(self) -> None:
         """Fail all open calls, end the threads, close the link. Idempotent.
 
@@ -371,10 +376,6 @@ class Endpoint:
         sinks = self._ledger.close()
         _log.error("%s cannot read its inbox", self._record.name, exc_info=error)
         self._fail(sinks, ClosedError(f"{self._record.name!r} stopped: {error}"))
-
-    def _on_goodbye(self, rank: int, incarnation: int) -> None:
-        self._watch.unwatch(rank)
-        self._end_peer(rank, incarnation, PeerState.LEFT, "left")
 
     def _on_peer_lost(self, incarnation: int, rank: int, reason: str) -> None:
         if self._end_peer(rank, incarnation, PeerState.LOST, reason):
