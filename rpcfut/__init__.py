@@ -25,6 +25,7 @@ from rpcfut._errors import MissingWorkersError as MissingWorkersError
 from rpcfut._errors import NotExposedError as NotExposedError
 from rpcfut._errors import PeerLostError as PeerLostError
 from rpcfut._errors import PoolExhaustedError as PoolExhaustedError
+from rpcfut._errors import QueueFullError as QueueFullError
 from rpcfut._errors import RemoteError as RemoteError
 from rpcfut._errors import RendezvousError as RendezvousError
 from rpcfut._errors import RpcError as RpcError
@@ -87,6 +88,7 @@ __all__ = [
     "PendingOnSignal",
     "PendingReport",
     "PoolExhaustedError",
+    "QueueFullError",
     "RemoteError",
     "RendezvousError",
     "RpcError",

@@ -91,7 +91,10 @@ class Agent:
             record.name, self._options.placement, self._options.device_maps
         )
         record = replace(record, details=self._placement.describe())
-        self._endpoint = Endpoint(record, link, self._clock, self, self._pool)
+        self._endpoint = Endpoint(
+            *(record, link, self._clock, self, self._pool),
+            queue_nbytes=self._options.queue_nbytes,
+        )
         self._dispatcher = Dispatcher(
             record.name,
             self._endpoint,
@@ -107,6 +110,7 @@ class Agent:
             self._watcher,
             self._placement,
             self._options.timeout_s,
+            may_block=self._options.when_full == "block",
         )
         self.membership = Membership(
             self._endpoint,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rpcfut._call_info import CallInfo, find_place
@@ -15,12 +16,20 @@ from rpcfut._errors import (
     RpcError,
     RpcTimeoutError,
 )
+from rpcfut._future_core import now_s
 from rpcfut._reply import Limit, Reply, Side, kind_of_loss
+from rpcfut._room import refusal, reserve_all, wait_for_room
 from rpcfut._serving import call_in_service
 from rpcfut._staging import Staging
 from rpcfut._streams import used_devices
 from rpcfut._wire_codes import REQUEST_DEPTH
-from rpcfut_transport import ClosedError, PeerLost, TransportError
+from rpcfut_transport import (
+    ClosedError,
+    PeerLost,
+    QueueFull,
+    TransportError,
+    message_nbytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
     from rpcfut._streams import Mark
     from rpcfut._watcher import DeviceWatcher
     from rpcfut._workers import WorkerInfo
-    from rpcfut_transport import Endpoint
+    from rpcfut_transport import Endpoint, Ticket
 
 T = TypeVar("T")
 _NO_LIMIT: Final = Limit(None)
@@ -49,9 +58,10 @@ class Caller:
         watcher: Sends calls that wait for a device.
         placement: Says where arrays in answers arrive.
         timeout_s: Deadline of calls that name none, in seconds; None for no deadline.
+        may_block: Whether a call that finds no room waits for it (RPC-8).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of an agent that a call meets
         self,
         worker: str,
         endpoint: Endpoint,
@@ -59,7 +69,10 @@ class Caller:
         watcher: DeviceWatcher,
         placement: Placement,
         timeout_s: float | None,
+        *,
+        may_block: bool,
     ) -> None:
+        self._may_block = may_block
         self._side = Side(worker, endpoint, placement)
         self._exposed = exposed
         self._watcher = watcher
@@ -77,7 +90,11 @@ class Caller:
 
         Returns:
             A future per worker, in their order. That of a worker which is known to be
-            gone has failed.
+            gone, or for which there was no room in time, has failed.
+
+        Raises:
+            QueueFullError: When there is no room and this agent, or this thread, does
+                not wait for it; no call is open then.
         """
         used = used_devices()
         if used:
@@ -95,9 +112,36 @@ class Caller:
             )
             request = _encode_request(name, args, kwargs, staging, about)
             marks = staging.marks()
-        return [self._open(w, name, site, request, marks, limit) for w in workers]
+        if len(workers) == 1:
+            return [self._open(workers[0], name, site, request, marks, limit)]
+        return self._open_many(workers, name, site, request, marks, limit)
 
-    def _open(
+    def _open_many(
+        self,
+        workers: Sequence[WorkerInfo],
+        name: str,
+        site: tuple[CodeType, int],
+        request: Encoded,
+        marks: Sequence[Mark],
+        limit: Limit,
+    ) -> list[Future[Any]]:
+        """Open a call to each worker, or to none."""
+        since_s = now_s()
+        futures: list[Future[Any]] = []
+        with ExitStack() as undo:
+            tickets: Sequence[Ticket | None] = [None] * len(workers)
+            if not self._may_block:
+                rooms, nbytes = self._side.endpoint.rooms, message_nbytes(*request)
+                tickets = reserve_all(rooms, workers, nbytes, name, undo)
+            for worker, ticket in zip(workers, tickets, strict=True):
+                left = limit.after(now_s() - since_s) if futures else limit
+                future = self._open(worker, name, site, request, marks, left, ticket)
+                undo.callback(future.cancel)  # if there is no room for another
+                futures.append(future)
+            undo.pop_all()
+        return futures
+
+    def _open(  # noqa: PLR0913, PLR0917 - no object for each call
         self,
         worker: WorkerInfo,
         name: str,
@@ -105,6 +149,7 @@ class Caller:
         request: Encoded,
         marks: Sequence[Mark],
         limit: Limit,
+        ticket: Ticket | None = None,
     ) -> Future[Any]:
         """Open one call, and send it once the copies of its arguments have passed."""
         reply: Reply[Any] = Reply(self._side, worker, name, site, limit)
@@ -112,14 +157,12 @@ class Caller:
         if limit.timeout_s == 0.0 and limit.inherited is not None:
             text = f"cannot call {reply}: there is no time left of {limit}"
             return _failed(reply, future, RpcTimeoutError(text))
-        endpoint = self._side.endpoint
+        rank = worker.rank
         try:
-            if marks:
-                endpoint.open_call(worker.rank, limit.timeout_s, reply)
-                self._send_behind(marks, reply, request)
-            else:
-                reply.is_sent = True
-                endpoint.call(worker.rank, limit.timeout_s, reply, *request)
+            try:
+                self._send(rank, limit.timeout_s, reply, request, marks, ticket)
+            except QueueFull as full:
+                self._send_in_turn(rank, limit, reply, request, marks, full)
         except PeerLost as error:
             text = f"cannot call {reply}: {error}"
             return _failed(reply, future, kind_of_loss(error)(text))
@@ -127,10 +170,69 @@ class Caller:
             raise LifecycleError(f"cannot call {reply}: {error}") from error
         except TransportError as error:
             raise CallRefusedError(f"cannot call {reply}: {error}") from error
+        except RpcTimeoutError as error:
+            return _failed(reply, future, error)
         except BaseException:  # an interrupt: nobody will wait for this call
-            endpoint.abandon_call(reply.call_id)
+            self._side.endpoint.abandon_call(reply.call_id)
             raise
         return future
+
+    def _send(
+        self,
+        rank: int,
+        timeout_s: float | None,
+        reply: Reply[Any],
+        request: Encoded,
+        marks: Sequence[Mark],
+        ticket: Ticket | None,
+    ) -> None:
+        """Open a call and send it, or have the watcher send it.
+
+        Raises:
+            QueueFull: When there is no room; no call is open then.
+        """
+        endpoint = self._side.endpoint
+        if not marks:
+            reply.is_sent = True
+            endpoint.call(rank, timeout_s, reply, *request, ticket=ticket)
+            return
+        nbytes = message_nbytes(*request)
+        endpoint.open_call(rank, timeout_s, reply, nbytes, ticket=ticket)
+        self._send_behind(marks, reply, request)
+
+    def _send_in_turn(
+        self,
+        rank: int,
+        limit: Limit,
+        reply: Reply[Any],
+        request: Encoded,
+        marks: Sequence[Mark],
+        full: QueueFull,
+    ) -> None:
+        """Wait for room for a call, then open and send it.
+
+        Raises:
+            QueueFullError: When it must not wait.
+            RpcTimeoutError: When there is no room in time.
+        """
+        if not self._may_block:
+            raise refusal(reply, full) from None
+        rooms = self._side.endpoint.rooms
+        until_s = None if limit.timeout_s is None else now_s() + limit.timeout_s
+        while True:
+            ticket = wait_for_room(self._side.endpoint, rank, reply, full, until_s)
+            left_s = None if until_s is None else until_s - now_s()
+            try:
+                if ticket is None or (left_s is not None and left_s <= 0):
+                    text = f"no room in {limit} for {reply}, which was not sent"
+                    raise RpcTimeoutError(f"{text}: {rooms.no_room(rank, full.nbytes)}")
+                self._send(rank, left_s, reply, request, marks, ticket)
+            except QueueFull:
+                continue  # the worker was restarted meanwhile
+            finally:
+                if ticket is not None:
+                    rooms.give_back(rank, ticket)  # unless it was used
+            return
 
     def _send_behind(
         self, marks: Sequence[Mark], reply: Reply[Any], request: Encoded

@@ -28,6 +28,7 @@ from rpcfut._serving import Stage, serve_in_context
 from rpcfut._streams import enter_scope
 from rpcfut._turns import Turns
 from rpcfut._wire_codes import REQUEST_DEPTH
+from rpcfut_transport import Admission
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -114,17 +115,25 @@ class Dispatcher:
     ) -> None:
         """Run one call here and see to its answer. Never raises. Pool thread.
 
-        Not if nobody waits for it any more (RPC-2).
+        Not if nobody waits for it any more (RPC-2); later, if its caller does not read
+        its answers (RPC-8).
 
         Args:
             call: The call, its body still encoded.
             served: What its function may know of it.
             done: Called once, when the function and what it returned have ended.
         """
+        is_cancelled = served.cancelled
+        admission = self._endpoint.rooms.start(call, is_cancelled=is_cancelled)
+        if admission is Admission.WAITS:
+            served.enter(Stage.PARKED)
+            again = partial(self.serve, call, served, done)
+            self._endpoint.rooms.park(call, again)
+            return
         answer = Answer(
             self._worker, self._endpoint, self._watcher, call, served, self.served
         )
-        if served.cancelled:
+        if is_cancelled or admission is Admission.ENDS:
             if not self._is_closed:  # else the caller learns that we left
                 answer.expire()
             done(served)

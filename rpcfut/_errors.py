@@ -11,7 +11,8 @@ RpcError (a RuntimeError)
 ├── CallRefusedError           your call was wrong; nothing was sent
 │   ├── EncodeError            an argument cannot travel
 │   ├── FunctionRefusedError   a lambda, a local function, a bound method
-│   └── UnknownWorkerError     no such worker
+│   ├── UnknownWorkerError     no such worker
+│   └── QueueFullError         too much waits for that worker already (RPC-8)
 ├── NotExposedError            they do not let you call this function
 ├── DecodeError                they (or you) got bytes that make no sense
 ├── RpcTimeoutError            the call's deadline passed
@@ -156,6 +157,10 @@ class FunctionRefusedError(CallRefusedError, TypeError):
 
 class UnknownWorkerError(CallRefusedError, LookupError):
     """No worker of that name or rank; the message lists the known ones."""
+
+
+class QueueFullError(CallRefusedError):
+    """Too much is on its way to the worker, and this call may not wait (RPC-8)."""
 
 
 class NotExposedError(RpcError, LookupError):

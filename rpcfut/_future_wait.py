@@ -39,16 +39,9 @@ def block(future: FutureCore[Any], timeout: float | None) -> None:
         _refuse_deadlock((future,))
     inbox = future._call.inbox if future._call is not None else None
     waiter = _waiter_for(inbox)
-    seconds = None if timeout is None else max(0.0, min(timeout, _MAX_WAIT_S))
-    pool = current_pool()
     try:  # from here on an interrupt leaves no hook behind
         future._add_hook(waiter.finish)
-        _callbacks.about_to_block()
-        if pool is None:
-            _wait(waiter, inbox, seconds)
-        else:
-            with pool.blocking():
-                _wait(waiter, inbox, seconds)
+        block_here(waiter, inbox, timeout)
     finally:
         if not waiter.is_done:
             future._drop_hook(waiter.finish)
@@ -56,6 +49,23 @@ def block(future: FutureCore[Any], timeout: float | None) -> None:
         raise TimeoutError(
             f"not done after {timeout} s: {explain(future, SHORT_PATIENCE_S)}"
         )
+
+
+def block_here(waiter: Waiter, inbox: Inbox | None, timeout: float | None) -> None:
+    """Block the calling thread, which made the waiter, until that is done.
+
+    Raises:
+        DeadlockError: When nothing may block on this thread.
+        PoolExhaustedError: When called on a pool thread and no other may start.
+    """
+    seconds = None if timeout is None else max(0.0, min(timeout, _MAX_WAIT_S))
+    pool = current_pool()
+    _callbacks.about_to_block()
+    if pool is None:
+        _wait(waiter, inbox, seconds)
+    else:
+        with pool.blocking():
+            _wait(waiter, inbox, seconds)
 
 
 def _wait(waiter: Waiter, inbox: Inbox | None, seconds: float | None) -> None:

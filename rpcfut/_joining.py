@@ -27,6 +27,7 @@ from rpcfut._rendezvous import Rendezvous
 from rpcfut._secret import Signer
 from rpcfut._store import within
 from rpcfut_transport import (
+    QUEUE_NBYTES,
     MonotonicClock,
     TransportError,
     ZmqLink,
@@ -36,6 +37,7 @@ from rpcfut_transport import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from rpcfut._options import WhenFull
     from rpcfut._placement import DeviceMap, Policy
     from rpcfut_transport import Clock
 
@@ -63,6 +65,8 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
     secret: str | None = None,
     interface: str | None = None,
     ports: tuple[int, int] | None = None,
+    queue_nbytes: int = QUEUE_NBYTES,
+    when_full: WhenFull = "block",
 ) -> None:
     """Join the group, and return when all its workers can be called.
 
@@ -104,6 +108,12 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
             ``"eth0"``; by default the one that leads to where the workers meet.
         ports: The first and the last port that this worker may listen at for other
             hosts; by default any. Each worker of a host takes one.
+        queue_nbytes: How many bytes of calls may be on their way to a worker before
+            they are started there, and how many of answers before they are read. A
+            single call may be larger.
+        when_full: What a call does that finds no room: ``"block"`` until there is some,
+            its deadline passes or the worker is lost; or ``"fail"`` at once with
+            `QueueFullError`.
 
     Raises:
         AuthenticationError: When this worker's secret is not that of the others, is
@@ -114,8 +124,8 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
         DuplicateNameError: When another rank has the name; names both.
         RendezvousError: When the group does not come together for another reason; a
             device map to a missing device for one, on all workers.
-        ValueError: When the name, the placement or a device map is not usable; or when
-            `interface` or `ports` are given, but no secret.
+        ValueError: When the name, the placement, a device map or what is said of queues
+            is not usable; or when `interface` or `ports` are given, but no secret.
     """
     _check_name(name)
     identity = Identity.find(secret, interface, ports, init_method)
@@ -125,6 +135,8 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
         max_threads=max_threads,
         placement=placement,
         device_maps=device_maps or {},
+        queue_nbytes=queue_nbytes,
+        when_full=when_full,
     )
     if not join_timeout_s > 0:
         raise ValueError(f"join_timeout_s must be positive, got {join_timeout_s!r}")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from rpcfut._placement import DeviceMap, Placement, Policy
+from rpcfut_transport import QUEUE_NBYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+WhenFull: TypeAlias = Literal["block", "fail"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,10 @@ class AgentOptions:
             ``"error"`` fails its call, ``"cpu"`` keeps it on the host.
         device_maps: For each peer, by name, which of its devices each of this worker's
             is, where it is not the one of the same index.
+        queue_nbytes: How many bytes of calls may be on their way to a worker before
+            they are started there, and how many of answers before they are read.
+        when_full: What a call does that finds no room: ``"block"`` until there is some,
+            ``"fail"`` with `QueueFullError`.
     """
 
     timeout_s: float | None = None
@@ -30,6 +37,8 @@ class AgentOptions:
     core_threads: int = 16
     placement: Policy = "error"
     device_maps: Mapping[str, DeviceMap] = field(default_factory=dict)
+    queue_nbytes: int = QUEUE_NBYTES
+    when_full: WhenFull = "block"
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None and not (
@@ -44,4 +53,15 @@ class AgentOptions:
             raise ValueError(
                 f"core_threads must be 1 or more, got {self.core_threads!r}"
             )
+        _check_queue(self.queue_nbytes, self.when_full)
         Placement("", self.placement, self.device_maps)  # raises if they are wrong
+
+
+def _check_queue(queue_nbytes: object, when_full: object) -> None:
+    is_number = isinstance(queue_nbytes, int) and not isinstance(queue_nbytes, bool)
+    if not is_number or not queue_nbytes > 0:  # type: ignore[operator]
+        raise ValueError(
+            f"queue_nbytes must be a number of bytes from 1 on, got {queue_nbytes!r}"
+        )
+    if when_full not in get_args(WhenFull):
+        raise ValueError(f'when_full must be "block" or "fail", got {when_full!r}')

@@ -56,6 +56,12 @@ class Limit(NamedTuple):
     timeout_s: float | None
     inherited: str | None = None
 
+    def after(self, seconds: float) -> Limit:
+        """What is left of it after some time."""
+        if self.timeout_s is None:
+            return self
+        return Limit(max(0.0, self.timeout_s - seconds), str(self))
+
     def __str__(self) -> str:
         if self.inherited is not None:
             return self.inherited

@@ -33,6 +33,7 @@ class Stage(Enum):
     """Where a served call is, in words that end with its age."""
 
     QUEUED = "queued"
+    PARKED = "parked: too many answers wait for the caller to read them"
     RUNNING = "running"
     FOLLOWING = "its function returned a future or a coroutine; waiting for that"
     ANSWERING = "its function has ended; waiting for a device to copy the result"

@@ -15,7 +15,7 @@ from rpcfut._placement import Placement
 from rpcfut._serving import ServedCall
 from rpcfut._watcher import DeviceWatcher
 from rpcfut.testing import local_cluster
-from rpcfut.transport import IncomingCall, MonotonicClock
+from rpcfut.transport import Admission, IncomingCall, MonotonicClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,6 +50,10 @@ class RecordedReplies:
 
     def __init__(self) -> None:
         self.errors: list[Buffer] = []
+        self.rooms = self
+
+    def start(self, _: object, *, is_cancelled: bool) -> Admission:
+        return Admission.STARTS
 
     def reply(self, _: object, *, is_error: bool, body: Buffer, buffers: Any) -> None:
         assert is_error

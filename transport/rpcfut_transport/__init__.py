@@ -20,13 +20,22 @@ from rpcfut_transport._errors import ClosedError as ClosedError
 from rpcfut_transport._errors import LinkError as LinkError
 from rpcfut_transport._errors import LocalProtocolError as LocalProtocolError
 from rpcfut_transport._errors import PeerLost as PeerLost
+from rpcfut_transport._errors import QueueFull as QueueFull
 from rpcfut_transport._errors import RemoteProtocolError as RemoteProtocolError
 from rpcfut_transport._errors import TransportError as TransportError
 from rpcfut_transport._errors import UnknownPeer as UnknownPeer
+from rpcfut_transport._errors import in_mib as in_mib
+from rpcfut_transport._flow import Ticket as Ticket
+from rpcfut_transport._flow import TicketState as TicketState
+from rpcfut_transport._flow import message_nbytes as message_nbytes
 from rpcfut_transport._inbox import Inbox as Inbox
 from rpcfut_transport._inbox import Waiter as Waiter
 from rpcfut_transport._peers import PeerRecord as PeerRecord
 from rpcfut_transport._peers import describe_this_process as describe_this_process
+from rpcfut_transport._rooms import QUEUE_NBYTES as QUEUE_NBYTES
+from rpcfut_transport._rooms import Admission as Admission
+from rpcfut_transport._rooms import QueueView as QueueView
+from rpcfut_transport._rooms import Rooms as Rooms
 from rpcfut_transport._wire import MAX_BUFFERS as MAX_BUFFERS
 from rpcfut_transport._wire import Kind as Kind
 from rpcfut_transport.links import FaultKind as FaultKind
@@ -45,6 +54,8 @@ from rpcfut_transport.links import find_control_sockets as find_control_sockets
 __all__ = [
     "KEEP_ALIVE_MIN_NBYTES",
     "MAX_BUFFERS",
+    "QUEUE_NBYTES",
+    "Admission",
     "AuthenticationError",
     "Buffer",
     "CallNote",
@@ -74,8 +85,13 @@ __all__ = [
     "PeerLost",
     "PeerRecord",
     "PeerView",
+    "QueueFull",
+    "QueueView",
     "RemoteProtocolError",
     "ReplySink",
+    "Rooms",
+    "Ticket",
+    "TicketState",
     "TransportError",
     "UnknownPeer",
     "Waiter",
@@ -84,4 +100,6 @@ __all__ = [
     "ZmqLink",
     "describe_this_process",
     "find_control_sockets",
+    "in_mib",
+    "message_nbytes",
 ]

@@ -25,6 +25,7 @@ class IncomingCall(NamedTuple):
             never.
         body: What follows the header.
         buffers: The further frames; views of them are writable and keep them alive.
+        nbytes: How much of the caller's queue it takes until it starts.
     """
 
     call_id: int
@@ -33,6 +34,7 @@ class IncomingCall(NamedTuple):
     deadline_s: float | None
     body: memoryview
     buffers: list[bytes | memoryview]
+    nbytes: int = 0
 
 
 class CallKey(NamedTuple):

@@ -26,11 +26,13 @@ from rpcfut_transport._errors import (
     UnknownPeer,
 )
 from rpcfut_transport._filing import Filing
+from rpcfut_transport._flow import message_nbytes
 from rpcfut_transport._inbox import Inbox
 from rpcfut_transport._ledger import Ledger
 from rpcfut_transport._liveness import PidWatch
 from rpcfut_transport._peer_state import PeerState
 from rpcfut_transport._reader import Reader
+from rpcfut_transport._rooms import QUEUE_NBYTES, Rooms
 from rpcfut_transport._sender import Sender
 from rpcfut_transport._ways import open_way
 from rpcfut_transport._wire import MAX_REMAINING_S, Kind
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from rpcfut_transport._calls import CallView, PeerView, Work
     from rpcfut_transport._clock import Clock
     from rpcfut_transport._crew import Crew
+    from rpcfut_transport._flow import Ticket
     from rpcfut_transport._peers import PeerRecord
     from rpcfut_transport.links._link import Link
 
@@ -65,6 +68,7 @@ class Endpoint:
         clock: What deadlines are measured on.
         handler: Takes what peers start.
         crew: The threads that read when nobody waits, and run what handlers return.
+        queue_nbytes: How much may be on its way to a peer, see `Rooms`.
     """
 
     def __init__(
@@ -74,6 +78,8 @@ class Endpoint:
         clock: Clock,
         handler: Handler,
         crew: Crew | None = None,
+        *,
+        queue_nbytes: int = QUEUE_NBYTES,
     ) -> None:
         self._record = record
         self._link = link
@@ -81,7 +87,6 @@ class Endpoint:
         self._handler = handler
         self._crew = crew if crew is not None else Threads(record.name)
         self._watch = PidWatch()
-        self._ledger = Ledger(record.name)
         # Peers come and go one at a time, so that the way to a new incarnation is not
         # closed in place of the earlier one's. Calls and answers never take this lock.
         self._membership_lock = threading.Lock()
@@ -93,11 +98,13 @@ class Endpoint:
             self._stop,
             self._flush,
         )
-        self._sender = Sender(record, link, self.inbox.tick)
-        self._filing = Filing(
-            record, clock, self._ledger, self._sender, handler, self.note_left
+        self._sender = sender = Sender(record, link, self.inbox.tick)
+        self.rooms = Rooms(queue_nbytes, sender, self._crew)
+        self._ledger = ledger = Ledger(record.name, self.rooms)
+        self._filing = filing = Filing(
+            record, clock, ledger, sender, handler, self.note_left, self.rooms
         )
-        self._reader = Reader(link, clock, self._ledger, self._sender, self._filing)
+        self._reader = Reader(link, clock, ledger, sender, filing, self.rooms)
 
     @property
     def record(self) -> PeerRecord:
@@ -145,19 +152,30 @@ class Endpoint:
             self._ledger.check_new_peer(peer.rank, peer.incarnation)
             on_way = partial(self._on_way, peer.incarnation, peer.rank)
             open_way(self._link, self._record, peer, on_way)
+            self.rooms.add_peer(peer.rank, peer.name, peer.incarnation)
             self._ledger.add_peer(peer.rank, peer.name, peer.incarnation)
             if self._record.sees_pids_of(peer):
                 on_lost = partial(self._on_peer_lost, peer.incarnation)
                 self._watch.watch(peer.rank, peer.pid, peer.start_time, on_lost)
         _log.debug("%s knows %s", self._record.name, peer)
 
-    def open_call(self, rank: int, timeout_s: float | None, sink: ReplySink) -> int:
+    def open_call(
+        self,
+        rank: int,
+        timeout_s: float | None,
+        sink: ReplySink,
+        nbytes: int = 0,
+        *,
+        ticket: Ticket | None = None,
+    ) -> int:
         """Open a call; `send_call` sends it. Does not block.
 
         Args:
             rank: Whom to call.
             timeout_s: When to give up, from now; None for never.
             sink: Takes the end of the call.
+            nbytes: The `message_nbytes` of what will be sent: its room is taken now.
+            ticket: That of `rooms` for this room, if one was drawn.
 
         Returns:
             The call's id.
@@ -168,10 +186,13 @@ class Endpoint:
             UnknownPeer: When there is no such peer.
             PeerLost: When the peer is gone.
             ClosedError: When this endpoint is closed.
+            QueueFull: When there is no room.
         """
+        now_s = self._clock.now_s()
         call_id, _, must_wake = self._ledger.open_call(
-            rank, self._clock.now_s(), timeout_s, sink
+            rank, now_s, timeout_s, sink, nbytes=nbytes, ticket=ticket
         )
+        self.rooms.stage(call_id, rank, nbytes)
         if must_wake:
             self._link.wake()
         return call_id
@@ -183,6 +204,8 @@ class Endpoint:
         sink: ReplySink,
         body: Buffer,
         buffers: Sequence[Buffer] = (),
+        *,
+        ticket: Ticket | None = None,
     ) -> int:
         """Open a call and send it at once; as `open_call` and `send_call`.
 
@@ -190,14 +213,11 @@ class Endpoint:
             The call's id. The call may have ended before this returns.
 
         Raises:
-            LocalProtocolError: As both do; no call is open then.
-            LinkError: When the operating system refuses; no call is open then.
-            UnknownPeer: When there is no such peer.
-            PeerLost: When the peer is gone.
-            ClosedError: When this endpoint is closed.
+            TransportError: As both do; no call is open then.
         """
+        nbytes, now_s = message_nbytes(body, buffers), self._clock.now_s()
         call_id, incarnation, must_wake = self._ledger.open_call(
-            rank, self._clock.now_s(), timeout_s, sink, is_sent=True
+            rank, now_s, timeout_s, sink, is_sent=True, nbytes=nbytes, ticket=ticket
         )
         remaining_s = timeout_s
         if remaining_s is not None and remaining_s > MAX_REMAINING_S:
@@ -212,10 +232,12 @@ class Endpoint:
                 body,
                 buffers,
                 may_hold=self._ledger.pending_count > _DEEP,
+                nbytes=nbytes,
             )
         except BaseException:
             self._ledger.mark_unsent(call_id)
             self._ledger.abandon_call(call_id)
+            self.rooms.release(rank, nbytes)
             raise
         if must_wake:
             self._link.wake()
@@ -240,6 +262,7 @@ class Endpoint:
         """
         call = self._ledger.mark_sent(call_id)
         if call is None:
+            self.rooms.unstage(call_id, is_sent=False)
             return False
         remaining_s = None
         if call.deadline_s is not None:
@@ -253,10 +276,12 @@ class Endpoint:
                 remaining_s,
                 body,
                 buffers,
+                nbytes=message_nbytes(body, buffers),
             )
         except TransportError:
             self._ledger.mark_unsent(call_id)
             raise
+        self.rooms.unstage(call_id, is_sent=True)
         # If it was given up meanwhile, that notice may have overtaken the call.
         self._tell_ended(self._ledger.find_ended(call_id))
         return is_sent
@@ -270,6 +295,7 @@ class Endpoint:
             Whether it was open. If not, its sink was called, or is about to be.
         """
         was_open, ended = self._ledger.abandon_call(call_id)
+        self.rooms.unstage(call_id, is_sent=False)
         self._tell_ended(ended)
         return was_open
 
@@ -320,6 +346,7 @@ class Endpoint:
             body,
             buffers,
             may_hold=self._crew.has_more,
+            nbytes=message_nbytes(body, buffers),
         )
 
     def send_notice(self, rank: int, kind: Kind, body: bytes = b"") -> bool:
@@ -358,6 +385,7 @@ class Endpoint:
         for the link for 4 s. A reader that calls this is not waited for.
         """
         sinks = self._ledger.close()
+        self.rooms.close()
         self._fail(sinks, self._ledger.closed_error())
         self._flush()
         self.inbox.close(_JOIN_TIMEOUT_S)
@@ -374,6 +402,7 @@ class Endpoint:
     def _stop(self, error: BaseException) -> None:
         """Fail all calls because the inbox cannot be read any more."""
         sinks = self._ledger.close()
+        self.rooms.close()
         _log.error("%s cannot read its inbox", self._record.name, exc_info=error)
         self._fail(sinks, ClosedError(f"{self._record.name!r} stopped: {error}"))
 
@@ -398,6 +427,7 @@ class Endpoint:
                 return False
             self._link.disconnect(rank)
             name, sinks = self._ledger.end_peer(rank, state, reason)
+            self.rooms.end_peer(rank)
         kind = AuthenticationError if state is PeerState.REFUSED else PeerLost
         self._fail(sinks, kind(name, reason))
         return True

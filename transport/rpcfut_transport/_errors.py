@@ -7,6 +7,7 @@ TransportError (a RuntimeError)
 ├── PeerLost               they are gone
 │   └── AuthenticationError  one of the two has a wrong key
 ├── UnknownPeer            you never added a peer of that rank
+├── QueueFull              too much is on its way to this peer already
 └── LinkError              the way to a peer is refused, or not to be trusted
 """
 
@@ -73,6 +74,32 @@ class UnknownPeer(TransportError, LookupError):  # noqa: N818 - pairs with PeerL
         super().__init__(f"no peer has rank {rank!r}; known ranks: [{shown}]")
         self.rank = rank
         self.known = known
+
+
+class QueueFull(TransportError):  # noqa: N818 - says what happened to the queue
+    """There is no room for a call; nothing was sent (RPC-8).
+
+    Args:
+        peer: Name of the peer.
+        queued_nbytes: How much of calls is on its way to it.
+        bound: How much may be.
+        nbytes: How much the call takes.
+    """
+
+    def __init__(self, peer: str, queued_nbytes: int, bound: int, nbytes: int) -> None:
+        super().__init__(
+            f"{in_mib(queued_nbytes)} of calls wait for worker {peer!r}, of at most "
+            f"{in_mib(bound)}, and this one takes {in_mib(nbytes)}"
+        )
+        self.peer = peer
+        self.queued_nbytes = queued_nbytes
+        self.bound = bound
+        self.nbytes = nbytes
+
+
+def in_mib(nbytes: int) -> str:
+    """A size, in words."""
+    return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 1 << 17 else f"{nbytes} bytes"
 
 
 class LinkError(TransportError):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from rpcfut_transport._arrivals import Arrivals
 from rpcfut_transport._calls import CallKey, Handler, IncomingCall
 from rpcfut_transport._errors import RemoteProtocolError
+from rpcfut_transport._flow import frames_nbytes
 from rpcfut_transport._wire import Kind, decode_message, split_batch
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rpcfut_transport._clock import Clock
     from rpcfut_transport._ledger import Ledger
     from rpcfut_transport._peers import PeerRecord
+    from rpcfut_transport._rooms import Rooms
     from rpcfut_transport._sender import Sender
     from rpcfut_transport._wire import Header
 
@@ -47,9 +49,10 @@ class Filing:
         sender: Answers questions.
         handler: Takes what peers start.
         on_goodbye: Told the rank and incarnation of a peer that leaves.
+        rooms: Counts what came.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - all that a message may be for
         self,
         record: PeerRecord,
         clock: Clock,
@@ -57,6 +60,7 @@ class Filing:
         sender: Sender,
         handler: Handler,
         on_goodbye: Callable[[int, int], None],
+        rooms: Rooms,
     ) -> None:
         self._record = record
         self._clock = clock
@@ -65,6 +69,7 @@ class Filing:
         self._handler = handler
         self._on_goodbye = on_goodbye
         self._arrivals = Arrivals()
+        self._rooms = rooms
 
     def __repr__(self) -> str:
         return f"<Filing of {self._record.name!r}>"
@@ -100,13 +105,14 @@ class Filing:
                 works.append(work)
         return works
 
-    def _file_one(  # noqa: C901 - each message comes this way: no calls for order
+    def _file_one(  # noqa: C901, PLR0912 - each message comes this way: no calls for order
         self, header: Header, body: memoryview, frames: list[bytes | memoryview]
     ) -> Work | None:
         kind, call_id, rank, incarnation, target, remaining_s, _, number = header
         if target != self._record.incarnation:
             self._drop(header)
         elif kind is Kind.RESULT or kind is Kind.ERROR:
+            self._rooms.on_answer(rank, incarnation, frames_nbytes(frames))
             sink = self._ledger.take_reply(call_id, rank, incarnation)
             if sink is not None:
                 take = sink.on_result if kind is Kind.RESULT else sink.on_error
@@ -116,15 +122,19 @@ class Filing:
                     self._note_raised(take, error)
         elif kind is not Kind.JOIN and not self._ledger.accepts(rank, incarnation):
             self._drop(header)
+        elif kind is Kind.ACK:
+            return self._on_note(header, body)
         elif kind is not Kind.CALL:
             self._on_control(header, body)
         elif self._arrivals.is_new(rank, incarnation, number):
             deadline_s = None
             if remaining_s is not None:
                 deadline_s = self._clock.now_s() + remaining_s
+            nbytes = frames_nbytes(frames)
+            self._rooms.on_call(rank, nbytes)
             call: IncomingCall = _new(
                 IncomingCall,
-                (call_id, rank, incarnation, deadline_s, body, frames[1:]),
+                (call_id, rank, incarnation, deadline_s, body, frames[1:], nbytes),
             )
             try:
                 return self._handler.on_call(call)
@@ -133,6 +143,13 @@ class Filing:
         else:
             self._drop(header)
         return None
+
+    def _on_note(self, header: Header, body: memoryview) -> Work | None:
+        try:
+            return self._rooms.on_note(header.sender_rank, body)
+        except RemoteProtocolError as error:
+            self._drop_malformed(error)
+            return None
 
     def _on_control(self, header: Header, body: memoryview) -> None:
         kind, _, rank, incarnation, _, _, _, number = header

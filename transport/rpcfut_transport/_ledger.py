@@ -9,7 +9,6 @@ got it calls it, after the lock is released: no method here calls out.
 from __future__ import annotations
 
 import math
-import threading
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +24,9 @@ from rpcfut_transport._session import OpenCall, Session
 from rpcfut_transport._wire import MAX_REMAINING_S
 
 if TYPE_CHECKING:
+    from rpcfut_transport._flow import Ticket
     from rpcfut_transport._peer_state import PeerState
+    from rpcfut_transport._rooms import Rooms
 
 SLOW_S = 60.0  # a call that is open for longer is told so
 _MAX_SLOW = 8  # at a time: the callee is asked about each
@@ -64,11 +65,13 @@ class Ledger:
 
     Args:
         owner: Name of the worker, for messages.
+        rooms: Where calls take room; its lock is used.
     """
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, rooms: Rooms) -> None:
         self._owner = owner
-        self._lock = threading.Lock()
+        self._rooms = rooms
+        self._lock = rooms.lock
         self._state = LedgerState.NEW
         self._session = Session()
         self._sinks: dict[int, ReplySink] = {}
@@ -161,7 +164,7 @@ class Ledger:
         """See `Session.accepts`."""
         return self._session.accepts(rank, incarnation)  # reads one entry: no lock
 
-    def open_call(
+    def open_call(  # noqa: PLR0913 - no object for each call
         self,
         rank: int,
         now_s: float,
@@ -169,6 +172,8 @@ class Ledger:
         sink: ReplySink,
         *,
         is_sent: bool = False,
+        nbytes: int = 0,
+        ticket: Ticket | None = None,
     ) -> tuple[int, int, bool]:
         """Open a call; see `Session.open_call`.
 
@@ -178,6 +183,8 @@ class Ledger:
             timeout_s: When it ends unanswered, from now; None for never.
             sink: Whom to tell how it ends.
             is_sent: Whether it is sent at once, as by `mark_sent`.
+            nbytes: How much room it takes.
+            ticket: That for this room, if one was drawn.
 
         Returns:
             Its id, the incarnation of the peer, and whether the reader must be woken
@@ -187,6 +194,7 @@ class Ledger:
             LocalProtocolError: When the timeout is no number of seconds from 0 on, or
                 it was not started.
             ClosedError: When it was closed.
+            QueueFull: When there is no room; nothing is open then.
         """
         deadline_s = ask_at_s = None
         if timeout_s is not None:
@@ -198,6 +206,7 @@ class Ledger:
                 raise self._not_running()
             session = self._session
             incarnation = session.require_alive(rank).incarnation
+            self._rooms.reserve_locked(rank, nbytes, ticket)
             # First, so that a Ctrl-C from here on leaves nothing that cannot be
             # abandoned by that id.
             call_id = session.next_call_id

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rpcfut_transport._clock import Clock
     from rpcfut_transport._filing import Filing
     from rpcfut_transport._ledger import Due, Ledger
+    from rpcfut_transport._rooms import Rooms
     from rpcfut_transport._sender import Sender
     from rpcfut_transport.links._link import Link
 
@@ -35,10 +36,17 @@ class Reader:
         ledger: Knows what is due, and when.
         sender: Sends what is held, and what is due.
         filing: Takes what was read.
+        rooms: Asks again, for those that wait for room.
     """
 
     def __init__(
-        self, link: Link, clock: Clock, ledger: Ledger, sender: Sender, filing: Filing
+        self,
+        link: Link,
+        clock: Clock,
+        ledger: Ledger,
+        sender: Sender,
+        filing: Filing,
+        rooms: Rooms,
     ) -> None:
         self._link = link
         self._clock = clock
@@ -47,6 +55,7 @@ class Reader:
         self._filing = filing
         self._sleep_s = 0.0
         self._slept_until_s = self._is_right_until_s = -math.inf
+        self._rooms = rooms
 
     def __repr__(self) -> str:
         return f"<Reader of {self._link!r}>"
@@ -100,3 +109,4 @@ class Reader:
             sender.send_about(Kind.CANCEL, call)
         for sink in due.slow:
             tell(sink.on_slow)
+        self._rooms.repeat_asking()

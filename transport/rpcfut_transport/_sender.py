@@ -17,7 +17,13 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from rpcfut_transport._errors import ClosedError, LinkError, UnknownPeer
+from rpcfut_transport._errors import (
+    ClosedError,
+    LinkError,
+    TransportError,
+    UnknownPeer,
+)
+from rpcfut_transport._flow import encode_note
 from rpcfut_transport._wire import Kind, encode_batch, encode_header
 
 if TYPE_CHECKING:
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
 
     from rpcfut_transport._buffers import Buffer
     from rpcfut_transport._calls import CallKey
+    from rpcfut_transport._flow import FlowNote
     from rpcfut_transport._peers import PeerRecord
     from rpcfut_transport.links._link import Link
 
@@ -38,13 +45,22 @@ _MAX_HELD_NBYTES = 8 * 1024
 class _Outbox:
     """What is held for one peer; `lock` also keeps the order of what is sent."""
 
-    __slots__ = ("held", "lock", "nbytes", "number")
+    __slots__ = ("held", "lock", "nbytes", "number", "sent_answers", "sent_calls")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.held: list[bytes] = []
         self.nbytes = 0
         self.number = 0  # of the last message
+        self.sent_calls = 0  # totals in bytes, of the peer's present life
+        self.sent_answers = 0
+
+    def count(self, kind: Kind, nbytes: int) -> None:
+        """Add to the total of calls, or of answers."""
+        if kind is Kind.CALL:
+            self.sent_calls += nbytes
+        else:
+            self.sent_answers += nbytes
 
 
 class Sender:
@@ -80,6 +96,7 @@ class Sender:
         buffers: Sequence[Buffer] = (),
         *,
         may_hold: bool = False,
+        nbytes: int = 0,
     ) -> bool:
         """Send a message.
 
@@ -92,6 +109,7 @@ class Sender:
             body: What follows the header.
             buffers: The further frames.
             may_hold: Whether it may be held, if it is small.
+            nbytes: How much it counts, if it is a call or an answer.
 
         Returns:
             False when the peer was lost or we were closed; that ends its calls.
@@ -111,26 +129,45 @@ class Sender:
                 outbox.number += 1
                 header = encode_header((*route, outbox.number))
                 message = b"".join((header, body))
-                is_small = not count and len(message) <= _SMALL_NBYTES
-                held = outbox.held
-                if is_small and (may_hold or held):
-                    held.append(message)
-                    outbox.nbytes += len(message)
-                    if not may_hold or (
-                        len(held) >= _MAX_HELD or outbox.nbytes >= _MAX_HELD_NBYTES
-                    ):
-                        self._flush_last_locked(rank, outbox)
-                        return True
-                else:
-                    if held:
-                        self._flush_locked(rank, outbox)
-                    self._link.send(rank, (message, *buffers))
-                    return True
+                outbox.count(kind, nbytes)
+                try:
+                    is_held = self._pass_on_locked(
+                        rank, outbox, message, buffers, may_hold=may_hold
+                    )
+                except BaseException:
+                    # Whether or not it is on its way: the peer goes by what we count.
+                    outbox.count(kind, -nbytes)
+                    raise
         except (UnknownPeer, ClosedError):
             return False
-        self.has_held = True
-        self._on_held()
+        if is_held:
+            self.has_held = True
+            self._on_held()
         return True
+
+    def _pass_on_locked(
+        self,
+        rank: int,
+        outbox: _Outbox,
+        message: bytes,
+        buffers: Sequence[Buffer],
+        *,
+        may_hold: bool,
+    ) -> bool:
+        """Hold a message, or send it behind what is held; whether it is held."""
+        held = outbox.held
+        if (may_hold or held) and not buffers and len(message) <= _SMALL_NBYTES:
+            held.append(message)
+            outbox.nbytes += len(message)
+            is_much = len(held) >= _MAX_HELD or outbox.nbytes >= _MAX_HELD_NBYTES
+            if may_hold and not is_much:
+                return True
+            self._flush_last_locked(rank, outbox)
+            return False
+        if held:
+            self._flush_locked(rank, outbox)
+        self._link.send(rank, (message, *buffers))
+        return False
 
     def flush(self) -> None:
         """Send all that is held. What the system refuses is logged."""
@@ -186,11 +223,14 @@ class Sender:
         buffers: Sequence[Buffer] = (),
         *,
         may_hold: bool = False,
+        nbytes: int = 0,
     ) -> bool:
         """As `send`, for what nobody waits for: what the system refuses is logged."""
         try:
             return self.send(
-                rank, kind, call_id, target, None, body, buffers, may_hold=may_hold
+                *(rank, kind, call_id, target, None, body, buffers),
+                may_hold=may_hold,
+                nbytes=nbytes,
             )
         except LinkError as error:
             _log.debug(
@@ -202,3 +242,38 @@ class Sender:
     def send_about(self, kind: Kind, call: CallKey, body: bytes = b"") -> None:
         """Send a control message about a call to the other side of it, or log it."""
         self.send_or_log(call.rank, kind, call.call_id, call.incarnation, body)
+
+    def send_note(self, rank: int, target: int, note: FlowNote) -> None:
+        """Tell a peer how much of its messages was taken, and what was sent before.
+
+        Args:
+            rank: Whom to.
+            target: The incarnation of the peer.
+            note: What to tell; how much was sent is filled in here.
+        """
+        me = self._record
+        header = encode_header(
+            (Kind.ACK, 0, me.rank, me.incarnation, target, None, 0, 0)
+        )
+        outbox = self._outboxes.setdefault(rank, _Outbox())
+        try:
+            with outbox.lock:
+                if outbox.held:
+                    self._flush_locked(rank, outbox)
+                body = encode_note(
+                    note._replace(
+                        sent_calls=outbox.sent_calls, sent_answers=outbox.sent_answers
+                    )
+                )
+                self._link.send(rank, (header + body,))
+        except TransportError as error:
+            _log.debug("%s cannot tell rank %s: %s", me.name, rank, error)
+
+    def sent_answers(self, rank: int) -> int:
+        """How many bytes of answers were sent to a peer in its present life."""
+        outbox = self._outboxes.get(rank)
+        return 0 if outbox is None else outbox.sent_answers
+
+    def begin_life(self, rank: int) -> None:
+        """Count from 0: a peer of this rank begins another life."""
+        self._outboxes[rank] = _Outbox()

@@ -8,11 +8,12 @@ import logging
 import threading
 import weakref
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rpcfut_transport import (
+    QUEUE_NBYTES,
     ClosedError,
     Counters,
     Endpoint,
@@ -24,6 +25,7 @@ from rpcfut_transport import (
     MemoryLink,
     MemoryNetwork,
     PeerLost,
+    Rooms,
     UnknownPeer,
 )
 from rpcfut_transport._ledger import Ledger
@@ -575,7 +577,8 @@ def test_slow_calls_are_looked_for_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not with every message: a look may pass over all that are open."""
-    ledger = Ledger("w0")
+    nobody: Any = None
+    ledger = Ledger("w0", Rooms(QUEUE_NBYTES, nobody, nobody))
     ledger.start()
     looks: list[float] = []
     take = ledger._session.take_slow
