@@ -44,16 +44,16 @@ _NOTE = struct.Struct("<6Q")
 def message_nbytes(body: Buffer, buffers: Sequence[Buffer] = ()) -> int:
     """How much room a message takes: its frames, and what each takes beside."""
     nbytes = len(body) + _FIRST_NBYTES
-    for frame in buffers:
-        nbytes += memoryview(frame).nbytes + FRAME_NBYTES
+    if buffers:
+        nbytes += sum(memoryview(frame).nbytes + FRAME_NBYTES for frame in buffers)
     return nbytes
 
 
 def frames_nbytes(frames: Sequence[Buffer]) -> int:
     """The same of a message that came, header included."""
     nbytes = len(frames[0]) + FRAME_NBYTES
-    for frame in frames[1:]:
-        nbytes += len(frame) + FRAME_NBYTES
+    if len(frames) > 1:
+        nbytes += sum(len(frame) + FRAME_NBYTES for frame in frames[1:])
     return nbytes
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from rpcfut_transport._calls import IncomingCall, Work
     from rpcfut_transport._crew import Crew
-    from rpcfut_transport._sender import Sender
+    from rpcfut_transport._sender import Outbox, Sender
 
 QUEUE_NBYTES = 256 * 2**20
 
@@ -69,20 +69,26 @@ class _Peer:
     __slots__ = (
         "acked_answers",
         "answers_in",
+        "bound",
         "calls_in",
         "calls_out",
         "in_lock",
         "incarnation",
         "is_ended",
         "name",
+        "outbox",
         "parked",
         "rank",
     )
 
-    def __init__(self, rank: int, name: str, incarnation: int, bound: int) -> None:
+    def __init__(
+        self, rank: int, name: str, incarnation: int, bound: int, outbox: Outbox
+    ) -> None:
         self.rank = rank
         self.name = name
         self.incarnation = incarnation
+        self.bound = bound
+        self.outbox = outbox
         self.is_ended = False
         self.calls_out = Outflow(bound)
         self.acked_answers = 0  # the reader writes it
@@ -90,6 +96,16 @@ class _Peer:
         self.calls_in = Inflow(bound)
         self.answers_in = Inflow(bound)
         self.parked: deque[Work] = deque()
+
+    @property
+    def answers_nbytes(self) -> int:
+        """Answers that the peer has not read."""
+        return self.outbox.sent_answers - self.acked_answers
+
+    @property
+    def is_over(self) -> bool:
+        """Whether these are too many for another call of it to start."""
+        return self.answers_nbytes > self.bound and not self.is_ended
 
 
 class Rooms:
@@ -119,9 +135,9 @@ class Rooms:
 
     def add_peer(self, rank: int, name: str, incarnation: int) -> None:
         """Make a peer known, or another life of it."""
-        self._sender.begin_life(rank)
+        outbox = self._sender.begin_life(rank)
         with self.lock:
-            self._peers[rank] = _Peer(rank, name, incarnation, self.bound)
+            self._peers[rank] = _Peer(rank, name, incarnation, self.bound, outbox)
 
     def end_peer(self, rank: int) -> None:
         """Take note that a peer is gone: nobody waits for it any more."""
@@ -146,7 +162,7 @@ class Rooms:
         return {
             rank: QueueView(
                 peer.calls_out.queued_nbytes,
-                self._sender.sent_answers(rank) - peer.acked_answers,
+                peer.answers_nbytes,
                 peer.calls_out.waiting_count,
                 len(peer.parked),
             )
@@ -161,9 +177,10 @@ class Rooms:
         Raises:
             QueueFull: When there is none.
         """
-        peer = self._peers[rank]
-        flow = peer.calls_out
-        if (ticket is None or not flow.use(ticket)) and not flow.reserve(nbytes):
+        flow = self._peers[rank].calls_out
+        if ticket is not None and flow.use(ticket):
+            return
+        if not flow.reserve(nbytes):
             raise self.no_room(rank, nbytes)
 
     def no_room(self, rank: int, nbytes: int) -> QueueFull:
@@ -264,12 +281,11 @@ class Rooms:
             tells |= peer.answers_in.on_sent(note.sent_answers)
             tells |= peer.calls_in.on_wanted(note.wanted_calls)
             tells |= peer.answers_in.on_wanted(note.wanted_answers)
-        sent = self._sender.sent_answers(rank)
         is_news = note.taken_answers > peer.acked_answers
         if is_news:
-            peer.acked_answers = min(note.taken_answers, sent)
+            peer.acked_answers = min(note.taken_answers, peer.outbox.sent_answers)
         goes_on = is_news and bool(peer.parked)
-        is_over = self._is_over(peer)
+        is_over = peer.is_over
         if tells or (goes_on and is_over):
             self._tell(peer)
         return partial(self._resume, peer) if goes_on and not is_over else None
@@ -286,7 +302,8 @@ class Rooms:
         peer = self._peers.get(call.sender_rank)
         if peer is None or peer.incarnation != call.sender_incarnation:
             return Admission.ENDS
-        if not is_cancelled and self._is_over(peer):
+        queued_nbytes = peer.outbox.sent_answers - peer.acked_answers
+        if queued_nbytes > self.bound and not is_cancelled and peer.is_over:
             return Admission.WAITS
         with peer.in_lock:
             tells = peer.calls_in.take(call.nbytes)
@@ -301,18 +318,14 @@ class Rooms:
             self._crew.submit(work)
             return
         peer.parked.append(work)
-        if not self._is_over(peer):
+        if not peer.is_over:
             self._crew.submit(partial(self._resume, peer))  # perhaps nobody saw it
         elif len(peer.parked) == 1:
             self._tell(peer)
 
-    def _is_over(self, peer: _Peer) -> bool:
-        queued_nbytes = self._sender.sent_answers(peer.rank) - peer.acked_answers
-        return queued_nbytes > self.bound and not peer.is_ended
-
     def _resume(self, peer: _Peer) -> None:
         """Do one parked work, and have the next one done by another thread. Crew."""
-        if self._is_over(peer):
+        if peer.is_over:
             return
         try:
             work = peer.parked.popleft()
@@ -335,8 +348,8 @@ class Rooms:
         with self.lock:
             wanted_calls = peer.calls_out.wanted_total
         wanted_answers = 0
-        if peer.parked and self._is_over(peer):
-            wanted_answers = self._sender.sent_answers(peer.rank) - self.bound
+        if peer.parked and peer.is_over:
+            wanted_answers = peer.outbox.sent_answers - self.bound
         with peer.in_lock:
             taken = peer.calls_in.tell(), peer.answers_in.tell()
         note = FlowNote(*taken, 0, 0, wanted_calls, wanted_answers)

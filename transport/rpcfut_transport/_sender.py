@@ -39,10 +39,11 @@ _log = logging.getLogger(__name__)
 
 _SMALL_NBYTES = 1024  # a larger message is never held
 _MAX_HELD = 32
+_CALL = Kind.CALL  # a look-up less for each message
 _MAX_HELD_NBYTES = 8 * 1024
 
 
-class _Outbox:
+class Outbox:
     """What is held for one peer; `lock` also keeps the order of what is sent."""
 
     __slots__ = ("held", "lock", "nbytes", "number", "sent_answers", "sent_calls")
@@ -54,13 +55,6 @@ class _Outbox:
         self.number = 0  # of the last message
         self.sent_calls = 0  # totals in bytes, of the peer's present life
         self.sent_answers = 0
-
-    def count(self, kind: Kind, nbytes: int) -> None:
-        """Add to the total of calls, or of answers."""
-        if kind is Kind.CALL:
-            self.sent_calls += nbytes
-        else:
-            self.sent_answers += nbytes
 
 
 class Sender:
@@ -78,7 +72,7 @@ class Sender:
         self._record = record
         self._link = link
         self._on_held = on_held
-        self._outboxes: dict[int, _Outbox] = {}
+        self._outboxes: dict[int, Outbox] = {}
         self.has_held = False  # whether a flush has something to do
 
     def __repr__(self) -> str:
@@ -122,21 +116,27 @@ class Sender:
         count = len(buffers)
         outbox = self._outboxes.get(rank)
         if outbox is None:
-            outbox = self._outboxes.setdefault(rank, _Outbox())
+            outbox = self._outboxes.setdefault(rank, Outbox())
         route = (kind, call_id, me.rank, me.incarnation, target, remaining_s, count)
         try:
             with outbox.lock:
                 outbox.number += 1
                 header = encode_header((*route, outbox.number))
                 message = b"".join((header, body))
-                outbox.count(kind, nbytes)
+                if kind is _CALL:
+                    outbox.sent_calls += nbytes
+                else:
+                    outbox.sent_answers += nbytes
                 try:
                     is_held = self._pass_on_locked(
                         rank, outbox, message, buffers, may_hold=may_hold
                     )
                 except BaseException:
                     # Whether or not it is on its way: the peer goes by what we count.
-                    outbox.count(kind, -nbytes)
+                    if kind is _CALL:
+                        outbox.sent_calls -= nbytes
+                    else:
+                        outbox.sent_answers -= nbytes
                     raise
         except (UnknownPeer, ClosedError):
             return False
@@ -148,7 +148,7 @@ class Sender:
     def _pass_on_locked(
         self,
         rank: int,
-        outbox: _Outbox,
+        outbox: Outbox,
         message: bytes,
         buffers: Sequence[Buffer],
         *,
@@ -183,7 +183,7 @@ class Sender:
             except LinkError as error:
                 _log.debug("%s cannot send: %s", self._record.name, error)
 
-    def _flush_locked(self, rank: int, outbox: _Outbox) -> None:
+    def _flush_locked(self, rank: int, outbox: Outbox) -> None:
         held = outbox.held
         try:
             if len(held) == 1:
@@ -204,7 +204,7 @@ class Sender:
             raise
         outbox.held, outbox.nbytes = [], 0
 
-    def _flush_last_locked(self, rank: int, outbox: _Outbox) -> None:
+    def _flush_last_locked(self, rank: int, outbox: Outbox) -> None:
         """Flush what ends with the caller's message, who learns if that fails."""
         try:
             self._flush_locked(rank, outbox)
@@ -255,7 +255,7 @@ class Sender:
         header = encode_header(
             (Kind.ACK, 0, me.rank, me.incarnation, target, None, 0, 0)
         )
-        outbox = self._outboxes.setdefault(rank, _Outbox())
+        outbox = self._outboxes.setdefault(rank, Outbox())
         try:
             with outbox.lock:
                 if outbox.held:
@@ -269,11 +269,7 @@ class Sender:
         except TransportError as error:
             _log.debug("%s cannot tell rank %s: %s", me.name, rank, error)
 
-    def sent_answers(self, rank: int) -> int:
-        """How many bytes of answers were sent to a peer in its present life."""
-        outbox = self._outboxes.get(rank)
-        return 0 if outbox is None else outbox.sent_answers
-
-    def begin_life(self, rank: int) -> None:
+    def begin_life(self, rank: int) -> Outbox:
         """Count from 0: a peer of this rank begins another life."""
-        self._outboxes[rank] = _Outbox()
+        outbox = self._outboxes[rank] = Outbox()
+        return outbox
