@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from rpcfut._watcher import DeviceWatcher
     from rpcfut_transport import Endpoint, IncomingCall, Work
 
+_WAITS, _ENDS = Admission.WAITS, Admission.ENDS
+
 
 class Dispatcher:
     """Serves the calls of peers to one agent.
@@ -65,6 +67,7 @@ class Dispatcher:
     ) -> None:
         self._worker = worker
         self._endpoint = endpoint
+        self._rooms = endpoint.rooms
         self._exposed = exposed
         self._watcher = watcher
         self._placement = placement
@@ -124,16 +127,15 @@ class Dispatcher:
             done: Called once, when the function and what it returned have ended.
         """
         is_cancelled = served.cancelled
-        admission = self._endpoint.rooms.start(call, is_cancelled=is_cancelled)
-        if admission is Admission.WAITS:
+        admission = self._rooms.start(call, is_cancelled=is_cancelled)
+        if admission is _WAITS:
             served.enter(Stage.PARKED)
-            again = partial(self.serve, call, served, done)
-            self._endpoint.rooms.park(call, again)
+            self._rooms.park(call, partial(self.serve, call, served, done))
             return
         answer = Answer(
             self._worker, self._endpoint, self._watcher, call, served, self.served
         )
-        if is_cancelled or admission is Admission.ENDS:
+        if is_cancelled or admission is _ENDS:
             if not self._is_closed:  # else the caller learns that we left
                 answer.expire()
             done(served)
