@@ -14,9 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# An example takes as long as it takes: machines are shared.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 # Threads and folders that belong to the process, not to the test that first used them.
 _PROCESS_WIDE_THREADS = ("rpcfut-callback-", "rpcfut-watcher-callbacks", "Trio thread")

@@ -502,10 +502,10 @@ FAULTS = [
         row="b129",
         what="arguments are encoded for each worker",
         path="rpcfut/_calling.py",
-        old="self._open(w, name, site, request, marks, limit)",
-        new="self._open(w, name, site, _encode_request(\n"
+        old="        return self._open_many(workers, name, site, request, marks, limit)\n",
+        new="        return [self._open(w, name, site, _encode_request(\n"
         "            name, args, kwargs, Staging(), CallInfo(worker='', to='',\n"
-        "            function=name, site=site)), marks, limit)",
+        "            function=name, site=site)), marks, limit) for w in workers]\n",
         tests=MANY,
     ),
     Fault(

@@ -255,11 +255,11 @@ FAULTS = [
         row="b35",
         what="a wait for one future keeps the GIL",
         path=WAIT,
-        old="        if pool is None:\n",
-        new="        if pool is None:\n"
-        "            import ctypes\n"
-        "            ctypes.PyDLL(None).usleep(int(seconds * 1e6))\n"
-        "            seconds = 0.0\n",
+        old="    if pool is None:\n",
+        new="    if pool is None:\n"
+        "        import ctypes\n"
+        "        ctypes.PyDLL(None).usleep(int(seconds * 1e6))\n"
+        "        seconds = 0.0\n",
     ),
     Fault(
         row="b35",

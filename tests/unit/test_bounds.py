@@ -374,7 +374,7 @@ def test_parked_calls_of_a_worker_that_is_gone_never_start() -> None:
             ran = answers.ran
             endpoint = world.b._endpoint
             endpoint._on_peer_lost(world.a.record.incarnation, 0, "on purpose")
-            wait_until(lambda: not world.b._serving)
+            wait_until(lambda: not world.b._dispatcher.running)
             assert answers.ran == ran
             assert not world.b._dispatcher.served.all()
 
@@ -390,6 +390,6 @@ def test_a_parked_call_may_be_cancelled_or_run_out_of_time() -> None:
             for call in calls:
                 call.cancel()
             # Each is told before the callee hears that it may go on.
-        wait_until(lambda: not world.b._serving)
+        wait_until(lambda: not world.b._dispatcher.running)
         assert answers.ran <= ran + 16
         world.check_empty()
