@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rpcfut._options import AgentOptions
+    from rpcfut_transport import FaultPlan
 
 
 @contextmanager
@@ -21,6 +22,7 @@ def local_cluster(
     *names: str,
     exposed: ExposedTable | None = None,
     options: AgentOptions | None = None,
+    faults: FaultPlan | None = None,
 ) -> Iterator[list[Agent]]:
     """Run a group of agents in this process; calls go through the whole codec.
 
@@ -29,11 +31,12 @@ def local_cluster(
         exposed: What each of them exposes; by default an empty table of its own, to be
             filled through ``agent.exposed``.
         options: How the agents behave.
+        faults: What goes wrong between them, on purpose.
 
     Yields:
         The agents, by rank. They are closed at the end.
     """
-    network = MemoryNetwork()
+    network = MemoryNetwork(faults)
     agents: list[Agent] = []
     records = []
     try:

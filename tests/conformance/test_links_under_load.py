@@ -120,6 +120,19 @@ def test_a_link_that_nobody_reads_can_be_closed(pair: tuple[Link, Link]) -> None
     sender.close()
 
 
+def test_what_was_sent_before_closing_arrives(pair: tuple[Link, Link]) -> None:
+    """A goodbye is the last thing that a worker sends; it has a second to leave."""
+    sender, receiver = pair
+    for number in range(20):
+        sender.send(1, [b"%d" % number, bytes(BIG_NBYTES)])
+    sender.send(1, [b"goodbye"])
+    sender.close()
+    assert [bytes(_receive(receiver)[0]) for _ in range(21)] == [
+        *(b"%d" % number for number in range(20)),
+        b"goodbye",
+    ]
+
+
 def test_closing_while_others_use_a_link(make_link: Callable[[], Link]) -> None:
     """Each use succeeds or says that the link was closed; nobody hangs."""
     for _ in range(5):
