@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import socket
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from rpcfut.transport import (
     PeerRecord,
     describe_this_process,
 )
+from rpcfut_transport._liveness import process_start_time
 
 
 class DictStore:
@@ -341,8 +343,20 @@ def test_b99_a_rank_whose_process_runs_is_not_taken() -> None:
 
 
 def parent_start() -> int:
-    stat = Path(f"/proc/{os.getppid()}/stat").read_text()
-    return int(stat.rpartition(")")[2].split()[19])
+    return process_start_time(os.getppid()) or 0
+
+
+def test_b100_who_ended_is_gone_before_its_parent_looks_after_it() -> None:
+    """A launcher may be slow, or start the next one first."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        other = dataclasses.replace(
+            me(1), pid=child.pid, start_time=process_start_time(child.pid) or 0
+        )
+        assert not me(0).sees_end_of(other)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert me(0).sees_end_of(other)
+    assert me(0).sees_end_of(other)
 
 
 def test_a_group_that_all_left_is_followed_by_the_next() -> None:
