@@ -9,8 +9,7 @@ import os
 import socket
 import subprocess
 import threading
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +26,9 @@ from rpcfut.transport import (
     describe_this_process,
 )
 from rpcfut_transport._liveness import process_start_time
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class DictStore:
