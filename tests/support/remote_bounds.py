@@ -256,7 +256,7 @@ def answer_the_stopped(rank: int, count: int, rendezvous: str, ending: str) -> A
         else:
             os.kill(pid, signal.SIGKILL)
             asking.exception(PATIENCE_S)
-            wait_until(lambda: not agent._serving)
+            wait_until(lambda: not agent._dispatcher.running)
             seen["made after"] = len(_made)
         return seen
 
