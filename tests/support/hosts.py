@@ -25,6 +25,7 @@ _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUTS = 0x04000000
 _CLONE_NEWNET = 0x40000000
 _ALL_PROTOCOLS = 3
+_SO_RCVBUFFORCE = 33
 _TIMEOUT_S = 20
 
 
@@ -82,6 +83,8 @@ class Cable:
                 socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL_PROTOCOLS)
             ) as ear:
                 ear.settimeout(0.1)
+                # Else what comes while this thread waits for a processor is lost.
+                ear.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 64 << 20)
                 ready.set()
                 while not enough.is_set():
                     with suppress(TimeoutError):

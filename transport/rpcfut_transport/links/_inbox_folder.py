@@ -147,7 +147,8 @@ def _remove_if_dead(entry: os.DirEntry[str]) -> bool:
             return True
         try:
             # The owner creates the lock file a moment before it locks it.
-            if _age_s(os.fstat(fd)) < 1.0 and not Path(entry.path, INBOX).exists():
+            sockets = [Path(entry.path, name) for name in (INBOX, CONTROL)]
+            if _age_s(os.fstat(fd)) < 1.0 and not any(s.exists() for s in sockets):
                 return False
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(entry.path)

@@ -85,8 +85,8 @@ class ZmqLink:
             self._waker = self._context.socket(zmq.PUSH)
         except zmq.ZMQError as error:
             self._context.destroy(0)
-            if self._folder is not None:
-                self._folder.close()
+            if self._control_folder is not None:
+                self._control_folder.close()
             raise LinkError(f"cannot make a socket: {error}") from error
         self._network: Network | None = None
         try:
