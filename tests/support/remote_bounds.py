@@ -243,8 +243,8 @@ def answer_the_stopped(rank: int, count: int, rendezvous: str, ending: str) -> A
         def parked() -> int:
             return agent._endpoint.rooms.look()[1].parked
 
-        # All that came and was not answered is parked: nothing runs any more.
-        wait_until(lambda: 0 < parked() == len(agent._dispatcher.served))
+        # All have come, and each was made or is parked: nothing runs any more.
+        wait_until(lambda: 0 < parked() == 400 - len(_made))
         seen["made"], seen["parked"] = len(_made), parked()
         seen["growth"] = growth.end()
         seen["other"] = rpcfut.rpc_sync("w2", size_of, (b"x",))
