@@ -243,8 +243,16 @@ def answer_the_stopped(rank: int, count: int, rendezvous: str, ending: str) -> A
         def parked() -> int:
             return agent._endpoint.rooms.look()[1].parked
 
-        # All have come, and each was made or is parked: nothing runs any more.
-        wait_until(lambda: 0 < parked() == 400 - len(_made))
+        def counts() -> tuple[int, int, int]:
+            return len(_made), parked(), len(agent._dispatcher.served)
+
+        def has_settled() -> bool:
+            seen = counts()
+            threading.Event().wait(0.2)
+            return 0 < seen[1] == seen[2] and counts() == seen
+
+        # All that came and was not answered is parked: nothing runs any more.
+        wait_until(has_settled)
         seen["made"], seen["parked"] = len(_made), parked()
         seen["growth"] = growth.end()
         seen["other"] = rpcfut.rpc_sync("w2", size_of, (b"x",))
