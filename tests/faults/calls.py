@@ -535,7 +535,7 @@ FAULTS = [
     Fault(
         row="b134",
         what="calls are sent twice",
-        path="transport/rpcfut_transport/_endpoint.py",
+        path="transport/rpcfut_transport/_outgoing.py",
         old="        self._tell_ended(self._ledger.find_ended(call_id))\n"
         "        return call_id\n",
         new="        self._sender.send(rank, Kind.CALL, call_id, incarnation, None, body)\n"

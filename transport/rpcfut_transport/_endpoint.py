@@ -10,19 +10,16 @@ ends earlier wakes it.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rpcfut_transport._calls import CallKey, Counters, Handler, IncomingCall, ReplySink
 from rpcfut_transport._crew import Threads
 from rpcfut_transport._errors import (
     AuthenticationError,
     ClosedError,
     LocalProtocolError,
     PeerLost,
-    TransportError,
     UnknownPeer,
 )
 from rpcfut_transport._filing import Filing
@@ -30,29 +27,36 @@ from rpcfut_transport._flow import message_nbytes
 from rpcfut_transport._inbox import Inbox
 from rpcfut_transport._ledger import Ledger
 from rpcfut_transport._liveness import PidWatch
+from rpcfut_transport._outgoing import Outgoing
 from rpcfut_transport._peer_state import PeerState
 from rpcfut_transport._reader import Reader
 from rpcfut_transport._rooms import QUEUE_NBYTES, Rooms
 from rpcfut_transport._sender import Sender
 from rpcfut_transport._ways import open_way
-from rpcfut_transport._wire import MAX_REMAINING_S, Kind
+from rpcfut_transport._wire import Kind
 from rpcfut_transport.links._link import WayEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rpcfut_transport._buffers import Buffer
-    from rpcfut_transport._calls import CallView, PeerView, Work
+    from rpcfut_transport._calls import (
+        CallView,
+        Counters,
+        Handler,
+        IncomingCall,
+        PeerView,
+        ReplySink,
+        Work,
+    )
     from rpcfut_transport._clock import Clock
     from rpcfut_transport._crew import Crew
-    from rpcfut_transport._flow import Ticket
     from rpcfut_transport._peers import PeerRecord
     from rpcfut_transport.links._link import Link
 
 _log = logging.getLogger(__name__)
 
 _JOIN_TIMEOUT_S = 5.0
-_DEEP = 16  # more open calls than these, and their callees have enough to do
 _NOTICES = frozenset({Kind.READY, Kind.GOODBYE})
 _SAYS = _NOTICES | {Kind.JOIN, Kind.WELCOME}
 
@@ -103,6 +107,14 @@ class Endpoint:
         self._ledger = ledger = Ledger(record.name, self.rooms)
         self._filing = filing = Filing(
             record, clock, ledger, sender, handler, self.note_left, self.rooms
+        )
+        # Calls to peers; not methods of this class, since each costs a frame.
+        calls = Outgoing(link, clock, ledger, sender, self.rooms)
+        self.open_call, self.send_call = calls.open_call, calls.send_call
+        self.call, self.abandon_call, self.ask = (
+            calls.call,
+            calls.abandon_call,
+            calls.ask,
         )
         self._reader = Reader(link, clock, ledger, sender, filing, self.rooms)
 
@@ -158,164 +170,6 @@ class Endpoint:
                 on_lost = partial(self._on_peer_lost, peer.incarnation)
                 self._watch.watch(peer.rank, peer.pid, peer.start_time, on_lost)
         _log.debug("%s knows %s", self._record.name, peer)
-
-    def open_call(
-        self,
-        rank: int,
-        timeout_s: float | None,
-        sink: ReplySink,
-        nbytes: int = 0,
-        *,
-        ticket: Ticket | None = None,
-    ) -> int:
-        """Open a call; `send_call` sends it. Does not block.
-
-        Args:
-            rank: Whom to call.
-            timeout_s: When to give up, from now; None for never.
-            sink: Takes the end of the call.
-            nbytes: The `message_nbytes` of what will be sent: its room is taken now.
-            ticket: That of `rooms` for this room, if one was drawn.
-
-        Returns:
-            The call's id.
-
-        Raises:
-            LocalProtocolError: When the timeout is no number of seconds from 0 on, or
-                this endpoint was not started.
-            UnknownPeer: When there is no such peer.
-            PeerLost: When the peer is gone.
-            ClosedError: When this endpoint is closed.
-            QueueFull: When there is no room.
-        """
-        now_s = self._clock.now_s()
-        call_id, _, must_wake = self._ledger.open_call(
-            rank, now_s, timeout_s, sink, nbytes=nbytes, ticket=ticket
-        )
-        self.rooms.stage(call_id, rank, nbytes)
-        if must_wake:
-            self._link.wake()
-        return call_id
-
-    def call(
-        self,
-        rank: int,
-        timeout_s: float | None,
-        sink: ReplySink,
-        body: Buffer,
-        buffers: Sequence[Buffer] = (),
-        *,
-        ticket: Ticket | None = None,
-    ) -> int:
-        """Open a call and send it at once; as `open_call` and `send_call`.
-
-        Returns:
-            The call's id. The call may have ended before this returns.
-
-        Raises:
-            TransportError: As both do; no call is open then.
-        """
-        nbytes, now_s = message_nbytes(body, buffers), self._clock.now_s()
-        call_id, incarnation, must_wake = self._ledger.open_call(
-            rank, now_s, timeout_s, sink, is_sent=True, nbytes=nbytes, ticket=ticket
-        )
-        remaining_s = timeout_s
-        if remaining_s is not None and remaining_s > MAX_REMAINING_S:
-            remaining_s = None if remaining_s == math.inf else MAX_REMAINING_S
-        try:
-            self._sender.send(
-                rank,
-                Kind.CALL,
-                call_id,
-                incarnation,
-                remaining_s,
-                body,
-                buffers,
-                may_hold=self._ledger.pending_count > _DEEP,
-                nbytes=nbytes,
-            )
-        except BaseException:
-            self._ledger.mark_unsent(call_id)
-            self._ledger.abandon_call(call_id)
-            self.rooms.release(rank, nbytes)
-            raise
-        if must_wake:
-            self._link.wake()
-        # If it was given up meanwhile, that notice may have overtaken the call.
-        self._tell_ended(self._ledger.find_ended(call_id))
-        return call_id
-
-    def send_call(
-        self, call_id: int, body: Buffer, buffers: Sequence[Buffer] = ()
-    ) -> bool:
-        """Send an open call, with the time that is left. Does not block.
-
-        `body` and small `buffers` are copied; large ones must not be written to again
-        (`Link.send`). The end of the call may reach its sink before this returns.
-
-        Returns:
-            False when the call had ended, or ends now because its peer is gone.
-
-        Raises:
-            LocalProtocolError: When the frames cannot be sent; the call stays open.
-            LinkError: When the operating system refuses; the call stays open.
-        """
-        call = self._ledger.mark_sent(call_id)
-        if call is None:
-            self.rooms.unstage(call_id, is_sent=False)
-            return False
-        remaining_s = None
-        if call.deadline_s is not None:
-            remaining_s = call.deadline_s - self._clock.now_s()
-        try:
-            is_sent = self._sender.send(
-                call.rank,
-                Kind.CALL,
-                call_id,
-                call.incarnation,
-                remaining_s,
-                body,
-                buffers,
-                nbytes=message_nbytes(body, buffers),
-            )
-        except TransportError:
-            self._ledger.mark_unsent(call_id)
-            raise
-        self.rooms.unstage(call_id, is_sent=True)
-        # If it was given up meanwhile, that notice may have overtaken the call.
-        self._tell_ended(self._ledger.find_ended(call_id))
-        return is_sent
-
-    def abandon_call(self, call_id: int) -> bool:
-        """End a call that nobody waits for; its sink is not called. Does not block.
-
-        The callee is told, if the call was sent.
-
-        Returns:
-            Whether it was open. If not, its sink was called, or is about to be.
-        """
-        was_open, ended = self._ledger.abandon_call(call_id)
-        self.rooms.unstage(call_id, is_sent=False)
-        self._tell_ended(ended)
-        return was_open
-
-    def ask(self, call_id: int) -> bool:
-        """Ask the callee where an open call is; see `ReplySink.on_told`.
-
-        Does not block.
-
-        Returns:
-            False when there is nobody to ask: it was not sent, or has ended.
-        """
-        call = self._ledger.find_sent(call_id)
-        if call is None:
-            return False
-        self._sender.send_about(Kind.ASK, CallKey(call_id, call.rank, call.incarnation))
-        return True
-
-    def _tell_ended(self, ended: CallKey | None) -> None:
-        if ended is not None:
-            self._sender.send_about(Kind.CANCEL, ended)
 
     def reply(
         self,
