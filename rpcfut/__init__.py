@@ -21,6 +21,7 @@ from rpcfut._errors import ExtractionError as ExtractionError
 from rpcfut._errors import FunctionRefusedError as FunctionRefusedError
 from rpcfut._errors import InvalidStateError as InvalidStateError
 from rpcfut._errors import LifecycleError as LifecycleError
+from rpcfut._errors import MessageLostError as MessageLostError
 from rpcfut._errors import MissingWorkersError as MissingWorkersError
 from rpcfut._errors import NotExposedError as NotExposedError
 from rpcfut._errors import PeerLostError as PeerLostError
@@ -81,6 +82,7 @@ __all__ = [
     "Future",
     "InvalidStateError",
     "LifecycleError",
+    "MessageLostError",
     "MissingWorkersError",
     "NotExposedError",
     "Outcome",

@@ -33,7 +33,13 @@ from rpcfut._serving import ServedCall
 from rpcfut._streams import record_in_use
 from rpcfut._watcher import DeviceWatcher
 from rpcfut._workers import Worker, WorkerInfo, WorkerTable
-from rpcfut_transport import Endpoint, Kind, MonotonicClock, TransportError
+from rpcfut_transport import (
+    Endpoint,
+    Kind,
+    MonotonicClock,
+    Patience,
+    TransportError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -94,6 +100,7 @@ class Agent:
         self._endpoint = Endpoint(
             *(record, link, self._clock, self, self._pool),
             queue_nbytes=self._options.queue_nbytes,
+            patience=Patience(lost_after_s=self._options.lost_after_s),
         )
         self._dispatcher = Dispatcher(
             record.name,
@@ -178,11 +185,6 @@ class Agent:
         require_reachable(mine, record)
         if not mine.sees_pids_of(record):
             self._blind.add(record.rank)
-            _log.warning(
-                "worker %r is in another pid namespace: if it is killed, calls to it "
-                "end by their timeouts only",
-                record.name,
-            )
 
     @property
     def record(self) -> PeerRecord:
@@ -325,12 +327,10 @@ class Agent:
         """See `Membership.on_welcome`. Reader thread."""
         self.membership.on_welcome(rank, body)
 
-    def on_ask(self, rank: int, call_id: int) -> str:
-        """Say where a peer's call is. Reader thread."""
+    def on_ask(self, rank: int, call_id: int) -> str | None:
+        """Say where a peer's call is; None if it is not here. Reader thread."""
         served = self._dispatcher.served.find(rank, call_id)
-        if served is None:
-            return "not to be found: it has not arrived, or its answer is on the way"
-        return served.describe()
+        return None if served is None else served.describe()
 
     def _cancel_calls_of(self, rank: int) -> None:
         """Nobody waits for these any more."""

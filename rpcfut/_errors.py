@@ -17,6 +17,7 @@ RpcError (a RuntimeError)
 ├── DecodeError                they (or you) got bytes that make no sense
 ├── RpcTimeoutError            the call's deadline passed
 ├── PeerLostError              they are gone
+├── MessageLostError           a connection broke with your call or its answer on it
 ├── AuthenticationError        one of you has no secret, or another one
 ├── RemoteError                they raised something that only exists there
 ├── RendezvousError            the group did not come together
@@ -181,6 +182,14 @@ class PeerLostError(RpcError, ConnectionError):
 
 class AuthenticationError(RpcError, PermissionError):
     """This worker has no secret, or another one than its peers (RPC-10)."""
+
+
+class MessageLostError(RpcError, ConnectionError):
+    """A connection broke, and a call or its answer was on it (RPC-5).
+
+    The callee is alive. The call may have run or not; nothing is sent again. Who knows
+    that running it twice does no harm can call again.
+    """
 
 
 class RemoteError(RpcError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from rpcfut._secret import WAYS, Secret, find_secret
-from rpcfut_transport import LinkOptions, NetworkOptions
+from rpcfut_transport import LinkOptions, NetworkOptions, Patience
 
 _TCP_ONLY = "RPCFUT_TCP_ONLY"
 
@@ -31,6 +31,7 @@ class Identity:
         interface: str | None,
         ports: tuple[int, int] | None,
         init_method: str,
+        patience: Patience,
     ) -> Identity:
         """Find this process's; see `rpcfut.init_rpc` for the arguments.
 
@@ -45,7 +46,7 @@ class Identity:
                     "interface= and ports= are for workers of other hosts, which can "
                     f"join with a secret only: {WAYS}"
                 )
-            return cls(secret=None, link=LinkOptions())
+            return cls(secret=None, link=LinkOptions(patience=patience))
         network = NetworkOptions(
             group_key=found.derive("guests/v1"),
             interface=interface,
@@ -55,7 +56,8 @@ class Identity:
         # Where one host's network is to be tried out, all go by it.
         uses_files = os.environ.get(_TCP_ONLY) != "1"
         return cls(
-            secret=found, link=LinkOptions(network=network, uses_files=uses_files)
+            secret=found,
+            link=LinkOptions(network=network, uses_files=uses_files, patience=patience),
         )
 
 

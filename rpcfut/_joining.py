@@ -27,8 +27,10 @@ from rpcfut._rendezvous import Rendezvous
 from rpcfut._secret import Signer
 from rpcfut._store import within
 from rpcfut_transport import (
+    LOST_AFTER_S,
     QUEUE_NBYTES,
     MonotonicClock,
+    Patience,
     TransportError,
     ZmqLink,
     describe_this_process,
@@ -67,6 +69,7 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
     ports: tuple[int, int] | None = None,
     queue_nbytes: int = QUEUE_NBYTES,
     when_full: WhenFull = "block",
+    lost_after_s: float = LOST_AFTER_S,
 ) -> None:
     """Join the group, and return when all its workers can be called.
 
@@ -114,6 +117,9 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
         when_full: What a call does that finds no room: ``"block"`` until there is some,
             its deadline passes or the worker is lost; or ``"fail"`` at once with
             `QueueFullError`.
+        lost_after_s: For how long a worker may be stopped or cut off before it counts
+            as lost, in seconds. That of a worker on this host whose process ends is
+            seen at once, and it may be stopped for as long as it likes.
 
     Raises:
         AuthenticationError: When this worker's secret is not that of the others, is
@@ -128,7 +134,8 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
             is not usable; or when `interface` or `ports` are given, but no secret.
     """
     _check_name(name)
-    identity = Identity.find(secret, interface, ports, init_method)
+    patience = Patience(lost_after_s=lost_after_s)
+    identity = Identity.find(secret, interface, ports, init_method, patience)
     del secret  # tools print the locals of what fails
     options = AgentOptions(
         timeout_s=timeout_s,
@@ -137,6 +144,7 @@ def init_rpc(  # noqa: PLR0913 - the options of a job, all by name
         device_maps=device_maps or {},
         queue_nbytes=queue_nbytes,
         when_full=when_full,
+        lost_after_s=lost_after_s,
     )
     if not join_timeout_s > 0:
         raise ValueError(f"join_timeout_s must be positive, got {join_timeout_s!r}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from rpcfut._placement import DeviceMap, Placement, Policy
-from rpcfut_transport import QUEUE_NBYTES
+from rpcfut_transport import LOST_AFTER_S, QUEUE_NBYTES, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +30,8 @@ class AgentOptions:
             they are started there, and how many of answers before they are read.
         when_full: What a call does that finds no room: ``"block"`` until there is some,
             ``"fail"`` with `QueueFullError`.
+        lost_after_s: For how long a worker may be stopped or cut off before it counts
+            as lost, in seconds, where it is not seen at once that its process ended.
     """
 
     timeout_s: float | None = None
@@ -39,6 +41,7 @@ class AgentOptions:
     device_maps: Mapping[str, DeviceMap] = field(default_factory=dict)
     queue_nbytes: int = QUEUE_NBYTES
     when_full: WhenFull = "block"
+    lost_after_s: float = LOST_AFTER_S
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None and not (
@@ -55,6 +58,7 @@ class AgentOptions:
             )
         _check_queue(self.queue_nbytes, self.when_full)
         Placement("", self.placement, self.device_maps)  # raises if they are wrong
+        Patience(lost_after_s=self.lost_after_s)  # the same
 
 
 def _check_queue(queue_nbytes: object, when_full: object) -> None:

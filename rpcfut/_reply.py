@@ -16,6 +16,7 @@ from rpcfut._error_codec import decode_error
 from rpcfut._errors import (
     AuthenticationError,
     LifecycleError,
+    MessageLostError,
     Origin,
     PeerLostError,
     RpcError,
@@ -27,7 +28,7 @@ from rpcfut._future_core import complete, now_s
 from rpcfut._outcome import Value, failure_of
 from rpcfut._own_streams import own_streams, place_in
 from rpcfut_transport import AuthenticationError as WrongKey
-from rpcfut_transport import CallNote, PeerLost
+from rpcfut_transport import CallNote, MessageLost, PeerLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,9 +216,9 @@ class Reply(PendingCall, Generic[T]):
             return self.fail(RpcTimeoutError(f"{text}{self._limit} had passed"))
         return partial(self._decode_error, body)
 
-    def on_lost(self, error: PeerLost | ClosedError) -> None:
+    def on_lost(self, error: PeerLost | MessageLost | ClosedError) -> None:
         """Fail: no answer will come."""
-        kind = PeerLostError if isinstance(error, PeerLost) else LifecycleError
+        kind = kind_of_loss(error)
         _run_soon(self.fail(kind(f"no answer from {self}: {error}")))
 
     def on_timeout(self) -> None:
@@ -284,8 +285,10 @@ def _run_soon(work: Work | None) -> None:
         _callbacks.run_on_pool(work)
 
 
-def kind_of_loss(error: PeerLost | ClosedError) -> type[RpcError]:
+def kind_of_loss(error: PeerLost | MessageLost | ClosedError) -> type[RpcError]:
     """Which error of ours says that a call to a peer came to nothing."""
     if isinstance(error, WrongKey):
         return AuthenticationError
+    if isinstance(error, MessageLost):
+        return MessageLostError
     return PeerLostError if isinstance(error, PeerLost) else LifecycleError

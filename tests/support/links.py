@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
 
-    from rpcfut_transport import Buffer, Clock, ClosedError, OnWay, PeerLost
+    from rpcfut_transport import (
+        Buffer,
+        Clock,
+        ClosedError,
+        MessageLost,
+        OnWay,
+        Patience,
+        PeerLost,
+    )
 
 PATIENCE_S = 15.0
 LINK_KINDS = ("memory", "zmq", "tcp")
@@ -130,7 +138,7 @@ class RecordingSink:
     def on_error(self, body: memoryview, buffers: list[bytes | memoryview]) -> None:
         self._end("error", (bytes(body), [bytes(b) for b in buffers]))
 
-    def on_lost(self, error: PeerLost | ClosedError) -> None:
+    def on_lost(self, error: PeerLost | MessageLost | ClosedError) -> None:
         self._end("lost", error)
 
     def on_timeout(self) -> None:
@@ -169,7 +177,7 @@ class RecordingHandler:
     def on_notice(self, rank: int, kind: Kind, call_id: int) -> None:
         self.notices.put((rank, kind, call_id))
 
-    def on_ask(self, rank: int, call_id: int) -> str:
+    def on_ask(self, rank: int, call_id: int) -> str | None:
         return f"call {call_id} of rank {rank} runs"
 
     def on_peer_lost(self, rank: int, reason: str) -> None:
@@ -194,6 +202,7 @@ def start_endpoint(
     handler: RecordingHandler,
     clock: Clock | None = None,
     incarnation: int | None = None,
+    patience: Patience | None = None,
 ) -> Endpoint:
     """Make and start the endpoint of worker ``w<rank>`` in this process."""
     record = describe_this_process(
@@ -204,7 +213,9 @@ def start_endpoint(
         tcp_address=getattr(link, "tcp_address", ""),
         public_key=getattr(link, "public_key", ""),
     )
-    endpoint = Endpoint(record, link, clock or MonotonicClock(), handler)
+    endpoint = Endpoint(
+        record, link, clock or MonotonicClock(), handler, patience=patience
+    )
     if isinstance(handler, EchoHandler):
         handler.endpoint = endpoint
     endpoint.start()

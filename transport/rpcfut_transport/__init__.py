@@ -19,6 +19,7 @@ from rpcfut_transport._errors import AuthenticationError as AuthenticationError
 from rpcfut_transport._errors import ClosedError as ClosedError
 from rpcfut_transport._errors import LinkError as LinkError
 from rpcfut_transport._errors import LocalProtocolError as LocalProtocolError
+from rpcfut_transport._errors import MessageLost as MessageLost
 from rpcfut_transport._errors import PeerLost as PeerLost
 from rpcfut_transport._errors import QueueFull as QueueFull
 from rpcfut_transport._errors import RemoteProtocolError as RemoteProtocolError
@@ -30,6 +31,8 @@ from rpcfut_transport._flow import TicketState as TicketState
 from rpcfut_transport._flow import message_nbytes as message_nbytes
 from rpcfut_transport._inbox import Inbox as Inbox
 from rpcfut_transport._inbox import Waiter as Waiter
+from rpcfut_transport._patience import LOST_AFTER_S as LOST_AFTER_S
+from rpcfut_transport._patience import Patience as Patience
 from rpcfut_transport._peers import PeerRecord as PeerRecord
 from rpcfut_transport._peers import describe_this_process as describe_this_process
 from rpcfut_transport._rooms import QUEUE_NBYTES as QUEUE_NBYTES
@@ -53,6 +56,7 @@ from rpcfut_transport.links import find_control_sockets as find_control_sockets
 
 __all__ = [
     "KEEP_ALIVE_MIN_NBYTES",
+    "LOST_AFTER_S",
     "MAX_BUFFERS",
     "QUEUE_NBYTES",
     "Admission",
@@ -79,9 +83,11 @@ __all__ = [
     "ManualClock",
     "MemoryLink",
     "MemoryNetwork",
+    "MessageLost",
     "MonotonicClock",
     "NetworkOptions",
     "OnWay",
+    "Patience",
     "PeerLost",
     "PeerRecord",
     "PeerView",

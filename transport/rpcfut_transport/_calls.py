@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rpcfut_transport._errors import ClosedError, PeerLost
+    from rpcfut_transport._errors import ClosedError, MessageLost, PeerLost
     from rpcfut_transport._wire import Kind
 
 Work: TypeAlias = "Callable[[], None]"
@@ -126,8 +126,11 @@ class ReplySink(Protocol):
         """Take the error that the callee sent; returns work as `on_result`."""
         ...
 
-    def on_lost(self, error: PeerLost | ClosedError) -> None:
-        """Take note that no answer will come: the callee is gone, or we closed."""
+    def on_lost(self, error: PeerLost | MessageLost | ClosedError) -> None:
+        """Take note that no answer will come.
+
+        The callee is gone, or the call or its answer was swallowed, or we closed.
+        """
         ...
 
     def on_timeout(self) -> None:
@@ -193,8 +196,11 @@ class Handler(Protocol):
         """
         ...
 
-    def on_ask(self, rank: int, call_id: int) -> str:
-        """Say in a few words where a call of that peer is."""
+    def on_ask(self, rank: int, call_id: int) -> str | None:
+        """Say in a few words where a call of that peer is; None if it is not here.
+
+        A call is here from `on_call` on until its answer was given to `Endpoint.reply`.
+        """
         ...
 
     def on_peer_lost(self, rank: int, reason: str) -> None:

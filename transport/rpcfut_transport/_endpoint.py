@@ -10,10 +10,9 @@ ends earlier wakes it.
 from __future__ import annotations
 
 import logging
-import threading
-from functools import partial
 from typing import TYPE_CHECKING
 
+from rpcfut_transport._contacts import Contacts
 from rpcfut_transport._crew import Threads
 from rpcfut_transport._errors import (
     AuthenticationError,
@@ -26,15 +25,12 @@ from rpcfut_transport._filing import Filing
 from rpcfut_transport._flow import message_nbytes
 from rpcfut_transport._inbox import Inbox
 from rpcfut_transport._ledger import Ledger
-from rpcfut_transport._liveness import PidWatch
 from rpcfut_transport._outgoing import Outgoing
 from rpcfut_transport._peer_state import PeerState
 from rpcfut_transport._reader import Reader
 from rpcfut_transport._rooms import QUEUE_NBYTES, Rooms
 from rpcfut_transport._sender import Sender
-from rpcfut_transport._ways import open_way
 from rpcfut_transport._wire import Kind
-from rpcfut_transport.links._link import WayEvent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +47,7 @@ if TYPE_CHECKING:
     )
     from rpcfut_transport._clock import Clock
     from rpcfut_transport._crew import Crew
+    from rpcfut_transport._patience import Patience
     from rpcfut_transport._peers import PeerRecord
     from rpcfut_transport.links._link import Link
 
@@ -73,9 +70,10 @@ class Endpoint:
         handler: Takes what peers start.
         crew: The threads that read when nobody waits, and run what handlers return.
         queue_nbytes: How much may be on its way to a peer, see `Rooms`.
+        patience: When a peer without a connection counts as lost.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its options, by name
         self,
         record: PeerRecord,
         link: Link,
@@ -84,16 +82,13 @@ class Endpoint:
         crew: Crew | None = None,
         *,
         queue_nbytes: int = QUEUE_NBYTES,
+        patience: Patience | None = None,
     ) -> None:
         self._record = record
         self._link = link
         self._clock = clock
         self._handler = handler
         self._crew = crew if crew is not None else Threads(record.name)
-        self._watch = PidWatch()
-        # Peers come and go one at a time, so that the way to a new incarnation is not
-        # closed in place of the earlier one's. Calls and answers never take this lock.
-        self._membership_lock = threading.Lock()
         self.inbox = Inbox(
             record.name,
             self._pull,
@@ -104,9 +99,19 @@ class Endpoint:
         )
         self._sender = sender = Sender(record, link, self.inbox.tick)
         self.rooms = Rooms(queue_nbytes, sender, self._crew)
-        self._ledger = ledger = Ledger(record.name, self.rooms)
+        self._ledger = ledger = Ledger(record.name, self.rooms, patience)
+        self._contacts = contacts = Contacts(
+            record, link, ledger, sender, clock, self._end_peer
+        )
         self._filing = filing = Filing(
-            record, clock, ledger, sender, handler, self.note_left, self.rooms
+            record,
+            clock,
+            ledger,
+            sender,
+            handler,
+            self.note_left,
+            contacts.on_lost_to,
+            self.rooms,
         )
         # Calls to peers; not methods of this class, since each costs a frame.
         calls = Outgoing(link, clock, ledger, sender, self.rooms)
@@ -116,7 +121,9 @@ class Endpoint:
             calls.abandon_call,
             calls.ask,
         )
-        self._reader = Reader(link, clock, ledger, sender, filing, self.rooms)
+        self._reader = Reader(
+            link, clock, ledger, sender, filing, self.rooms, contacts.lose
+        )
 
     @property
     def record(self) -> PeerRecord:
@@ -160,15 +167,12 @@ class Endpoint:
             LinkError: When the address is none, or not to be trusted.
             ClosedError: When this endpoint is closed.
         """
-        with self._membership_lock:
+        with self._contacts.lock:
             self._ledger.check_new_peer(peer.rank, peer.incarnation)
-            on_way = partial(self._on_way, peer.incarnation, peer.rank)
-            open_way(self._link, self._record, peer, on_way)
+            proof = self._contacts.open(peer)
             self.rooms.add_peer(peer.rank, peer.name, peer.incarnation)
             self._ledger.add_peer(peer.rank, peer.name, peer.incarnation)
-            if self._record.sees_pids_of(peer):
-                on_lost = partial(self._on_peer_lost, peer.incarnation)
-                self._watch.watch(peer.rank, peer.pid, peer.start_time, on_lost)
+            self._contacts.watch(peer, proof)
         _log.debug("%s knows %s", self._record.name, peer)
 
     def reply(
@@ -224,12 +228,12 @@ class Endpoint:
 
     def lose_peer(self, rank: int, incarnation: int, reason: str) -> None:
         """Count a peer as lost, if that life of it is alive. Does not block."""
-        self._watch.unwatch(rank)
-        self._on_peer_lost(incarnation, rank, reason)
+        self._contacts.unwatch(rank)
+        self._end_peer(rank, incarnation, PeerState.LOST, reason)
 
     def note_left(self, rank: int, incarnation: int) -> None:
         """Take note that a peer left, if that life of it is alive. Does not block."""
-        self._watch.unwatch(rank)
+        self._contacts.unwatch(rank)
         self._end_peer(rank, incarnation, PeerState.LEFT, "left")
 
     def close(self) -> None:
@@ -243,7 +247,7 @@ class Endpoint:
         self._fail(sinks, self._ledger.closed_error())
         self._flush()
         self.inbox.close(_JOIN_TIMEOUT_S)
-        self._watch.close()
+        self._contacts.close()
         self._link.close()
 
     def _flush(self) -> None:
@@ -260,23 +264,11 @@ class Endpoint:
         _log.error("%s cannot read its inbox", self._record.name, exc_info=error)
         self._fail(sinks, ClosedError(f"{self._record.name!r} stopped: {error}"))
 
-    def _on_peer_lost(self, incarnation: int, rank: int, reason: str) -> None:
-        if self._end_peer(rank, incarnation, PeerState.LOST, reason):
-            self._filing.tell(self._handler.on_peer_lost, rank, reason)
-
-    def _on_way(
-        self, incarnation: int, rank: int, event: WayEvent, reason: str
-    ) -> None:
-        if event is WayEvent.REFUSED:
-            self._watch.unwatch(rank)
-            if self._end_peer(rank, incarnation, PeerState.REFUSED, reason):
-                self._filing.tell(self._handler.on_peer_lost, rank, reason)
-
     def _end_peer(
         self, rank: int, incarnation: int, state: PeerState, reason: str
     ) -> bool:
         """Close the way to a peer and fail its calls; say whether it was alive."""
-        with self._membership_lock:
+        with self._contacts.lock:
             if not self._ledger.accepts(rank, incarnation):
                 return False
             self._link.disconnect(rank)
@@ -284,6 +276,8 @@ class Endpoint:
             self.rooms.end_peer(rank)
         kind = AuthenticationError if state is PeerState.REFUSED else PeerLost
         self._fail(sinks, kind(name, reason))
+        if state is not PeerState.LEFT:
+            self._filing.tell(self._handler.on_peer_lost, rank, reason)
         return True
 
     def _fail(self, sinks: list[ReplySink], error: PeerLost | ClosedError) -> None:

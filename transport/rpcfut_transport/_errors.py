@@ -6,6 +6,7 @@ TransportError (a RuntimeError)
 ├── ClosedError            you closed it
 ├── PeerLost               they are gone
 │   └── AuthenticationError  one of the two has a wrong key
+├── MessageLost            a connection broke with your call or its answer on it
 ├── UnknownPeer            you never added a peer of that rank
 ├── QueueFull              too much is on its way to this peer already
 └── LinkError              the way to a peer is refused, or not to be trusted
@@ -57,6 +58,21 @@ class AuthenticationError(PeerLost):
     def __init__(self, peer: str, reason: str) -> None:
         super().__init__(peer, reason)
         self.args = (f"the keys of this worker and of peer {peer!r} differ: {reason}",)
+
+
+class MessageLost(TransportError):  # noqa: N818 - says what happened to the message
+    """A connection broke, and a call or its answer was on it.
+
+    Args:
+        peer: Name of the callee, which is alive and does not have the call.
+    """
+
+    def __init__(self, peer: str) -> None:
+        super().__init__(
+            f"the connection to {peer!r} broke while the call or its answer was on it; "
+            "it may or may not have run, and runs no more"
+        )
+        self.peer = peer
 
 
 class UnknownPeer(TransportError, LookupError):  # noqa: N818 - pairs with PeerLost

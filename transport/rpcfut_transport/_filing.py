@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from rpcfut_transport._arrivals import Arrivals
 from rpcfut_transport._calls import CallKey, Handler, IncomingCall
-from rpcfut_transport._errors import RemoteProtocolError
+from rpcfut_transport._errors import MessageLost, RemoteProtocolError
 from rpcfut_transport._flow import frames_nbytes
+from rpcfut_transport._told import decode_told, encode_told
 from rpcfut_transport._wire import Kind, decode_message, split_batch
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_MAX_TOLD_NBYTES = 2000
 _new: Final[Any] = tuple.__new__  # IncomingCall() takes twice as long
 
 
@@ -49,6 +49,7 @@ class Filing:
         sender: Answers questions.
         handler: Takes what peers start.
         on_goodbye: Told the rank and incarnation of a peer that leaves.
+        on_lost_to: The same of a peer that takes this worker for lost.
         rooms: Counts what came.
     """
 
@@ -60,6 +61,7 @@ class Filing:
         sender: Sender,
         handler: Handler,
         on_goodbye: Callable[[int, int], None],
+        on_lost_to: Callable[[int, int], None],
         rooms: Rooms,
     ) -> None:
         self._record = record
@@ -68,6 +70,7 @@ class Filing:
         self._sender = sender
         self._handler = handler
         self._on_goodbye = on_goodbye
+        self._on_lost_to = on_lost_to
         self._arrivals = Arrivals()
         self._rooms = rooms
 
@@ -161,13 +164,22 @@ class Filing:
             self._on_told(header, body)
         elif kind is Kind.CANCEL or kind is Kind.READY:
             self._on_notice(header)
-        elif kind is Kind.GOODBYE:
-            self._on_goodbye(header.sender_rank, header.sender_incarnation)
+        elif kind is Kind.REOPENED:
+            self._ledger.on_reopened(rank, self._clock.now_s())
+        else:
+            self._on_membership(header, body)
+
+    def _on_membership(self, header: Header, body: memoryview) -> None:
+        kind, _, rank, incarnation, *_ = header
+        if kind is Kind.GOODBYE:
+            self._on_goodbye(rank, incarnation)
             self._on_notice(header)
+        elif kind is Kind.LOST:
+            self._on_lost_to(rank, incarnation)
         elif kind is Kind.JOIN:
-            self.tell(self._handler.on_join, header.sender_rank, bytes(body))
+            self.tell(self._handler.on_join, rank, bytes(body))
         elif kind is Kind.WELCOME:
-            self.tell(self._handler.on_welcome, header.sender_rank, bytes(body))
+            self.tell(self._handler.on_welcome, rank, bytes(body))
         else:
             self._drop(header)
 
@@ -178,17 +190,22 @@ class Filing:
     def _on_ask(self, header: Header) -> None:
         text = self._handler.on_ask(header.sender_rank, header.call_id)
         about = CallKey(header.call_id, header.sender_rank, header.sender_incarnation)
-        self._sender.send_about(Kind.TELL, about, text.encode()[:_MAX_TOLD_NBYTES])
+        self._sender.send_about(Kind.TELL, about, encode_told(text))
 
     def _on_told(self, header: Header, body: memoryview) -> None:
-        sink = self._ledger.find_sink(
-            header.call_id, header.sender_rank, header.sender_incarnation
-        )
-        if sink is None or len(body) > _MAX_TOLD_NBYTES:
+        told = decode_told(body)
+        call = CallKey(header.call_id, header.sender_rank, header.sender_incarnation)
+        if told is None:
             self._drop(header)
             return
-        text = bytes(body).decode(errors="replace")
-        self.tell(sink.on_told, "".join(c if c.isprintable() else "?" for c in text))
+        is_here, text = told
+        sink, lost_by = self._ledger.on_told(call, self._clock.now_s(), is_here=is_here)
+        if sink is None:
+            self._drop(header)
+        elif lost_by:
+            self.tell(sink.on_lost, MessageLost(lost_by))
+        else:
+            self.tell(sink.on_told, text)
 
     def _drop(self, header: Header) -> None:
         self._ledger.count_dropped()

@@ -20,6 +20,8 @@ from rpcfut_transport._calls import (
     ReplySink,
 )
 from rpcfut_transport._errors import ClosedError, LocalProtocolError
+from rpcfut_transport._losses import Losses
+from rpcfut_transport._patience import Patience
 from rpcfut_transport._session import OpenCall, Session
 from rpcfut_transport._wire import MAX_REMAINING_S
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from rpcfut_transport._flow import Ticket
     from rpcfut_transport._peer_state import PeerState
     from rpcfut_transport._rooms import Rooms
+    from rpcfut_transport.links._link import WayEvent
 
 SLOW_S = 60.0  # a call that is open for longer is told so
 _MAX_SLOW = 8  # at a time: the callee is asked about each
@@ -42,14 +45,16 @@ class Due(NamedTuple):
     Args:
         expired: Whom to tell that their time is over.
         ended: The callees to tell that.
-        asks: The calls to ask about, since their time is nearly over.
+        asks: The calls to ask about: their time is nearly over, or they may be lost.
         slow: Whom to tell that their call takes long.
+        lost: The peers that are lost, in which life, and why.
     """
 
     expired: list[ReplySink]
     ended: list[CallKey]
     asks: list[CallKey]
     slow: list[ReplySink]
+    lost: list[tuple[int, int, str]]
 
 
 class LedgerState(Enum):
@@ -66,14 +71,18 @@ class Ledger:
     Args:
         owner: Name of the worker, for messages.
         rooms: Where calls take room; its lock is used.
+        patience: When a peer without a connection counts as lost.
     """
 
-    def __init__(self, owner: str, rooms: Rooms) -> None:
+    def __init__(
+        self, owner: str, rooms: Rooms, patience: Patience | None = None
+    ) -> None:
         self._owner = owner
         self._rooms = rooms
         self._lock = rooms.lock
         self._state = LedgerState.NEW
         self._session = Session()
+        self._losses = Losses(self._session, patience or Patience())
         self._sinks: dict[int, ReplySink] = {}
         # When to look for what is due, and until when the reader sleeps (-inf while it
         # does not). Whoever opens a call lowers the first under the lock and then reads
@@ -237,14 +246,6 @@ class Ledger:
         """Take note that the reader does not sleep."""
         self._sleeps_until_s = -math.inf
 
-    def find_sink(self, call_id: int, rank: int, incarnation: int) -> ReplySink | None:
-        """Return who waits for the answer of that peer to an open call."""
-        with self._lock:
-            call = self._session.find_call(call_id)
-            if call is None or (call.rank, call.incarnation) != (rank, incarnation):
-                return None
-            return self._sinks[call_id]
-
     def mark_sent(self, call_id: int) -> OpenCall | None:
         """See `Session.mark_sent`."""
         with self._lock:
@@ -305,17 +306,68 @@ class Ledger:
                 if (call := session.find_call(call_id)) is not None
             ]
             slow = self._take_slow_locked(now_s)
+            asks += self._losses.take_asks(now_s)
+            lost = self._losses.take_lost(now_s)
             deadline_s = session.next_deadline_s()
-            look_at_s = now_s + _MAX_SLEEP_S
             self.due_at_s = min(
-                look_at_s, look_at_s if deadline_s is None else deadline_s
+                now_s + _MAX_SLEEP_S,
+                math.inf if deadline_s is None else deadline_s,
+                self._losses.next_look_s(now_s),
             )
             return Due(
                 self._take_locked(call_ids),
                 [e for i in call_ids if (e := self._ended_locked(i)) is not None],
                 asks,
                 slow,
+                lost,
             )
+
+    def on_way(
+        self, rank: int, incarnation: int, event: WayEvent, now_s: float
+    ) -> tuple[bool, bool]:
+        """Take note of what happens to the way to a peer.
+
+        Returns:
+            Whether it is open again, and whether the reader must be woken.
+        """
+        with self._lock:
+            is_known = self._session.accepts(rank, incarnation)
+            is_again = is_known and self._losses.on_way(rank, event, now_s)
+            return is_again, self._lower_due_locked(now_s)
+
+    def on_reopened(self, rank: int, now_s: float) -> None:
+        """See `Losses.on_reopened`. The reader."""
+        with self._lock:
+            self._losses.on_reopened(rank)
+            self._lower_due_locked(now_s)
+
+    def on_told(
+        self, call: CallKey, now_s: float, *, is_here: bool
+    ) -> tuple[ReplySink | None, str]:
+        """Take what a callee says of a call, which ends if it is lost. The reader.
+
+        Returns:
+            Who waits for it, and, only if it ends, the callee's name.
+        """
+        with self._lock:
+            is_lost = self._losses.on_told(call, now_s, is_here=is_here)
+            self._lower_due_locked(now_s)
+            found = self._session.find_doubtful(call.call_id)
+            if found is None or found[:2] != call[1:]:
+                return None, ""
+            if not is_lost:
+                return self._sinks.get(call.call_id), ""
+            self._session.take_lost(call.call_id)
+            sink = self._sinks.pop(call.call_id, None)
+            return sink, self._session.name_of(call.rank)
+
+    def _lower_due_locked(self, now_s: float) -> bool:
+        """Have the reader look when it is time; say whether it must be woken."""
+        first_s = self._losses.next_look_s(now_s)
+        if first_s >= self.due_at_s:
+            return False
+        self.due_at_s = first_s
+        return first_s < self._sleeps_until_s
 
     def end_peer(
         self, rank: int, state: PeerState, reason: str
@@ -327,6 +379,7 @@ class Ledger:
         """
         with self._lock:
             sinks = self._take_locked(self._session.end_peer(rank, state, reason))
+            self._losses.on_gone(rank)
             return self._session.name_of(rank), sinks
 
     def count_dropped(self) -> None:

@@ -4,12 +4,10 @@ Theory of operation: a pidfd names one process for good, and becomes readable wh
 exits, also while it is a zombie. One thread polls them all, without a timeout. An
 eventfd wakes it when the set changes.
 
-Only that thread opens, polls and closes pidfds, and only it calls back. So a
-descriptor is never closed while it is polled, and nobody is called back inside
-`PidWatch.watch`.
+Only that thread polls and closes pidfds, and only it calls back. So a descriptor is
+never closed while it is polled, and nobody is called back inside `PidWatch.watch`.
 
-A pid alone proves nothing, it may have been used again. So the start time is compared
-after the pidfd was opened: if it is the recorded one, the pidfd names that process.
+Which process a peer is, and what proves it, `_proof` knows.
 """
 
 from __future__ import annotations
@@ -61,10 +59,10 @@ def host_id() -> str:
 @dataclass(slots=True, kw_only=True)
 class _Watched:
     rank: int
-    pid: int
-    start_time: int
+    pidfd: int | None
+    reason: str
     on_lost: Callable[[int, str], None]
-    pidfd: int | None = None
+    is_polled: bool = False
 
 
 class PidWatch:
@@ -84,32 +82,30 @@ class PidWatch:
     def watch(
         self,
         rank: int,
-        pid: int,
-        start_time_ticks: int,
+        pidfd: int | None,
         on_lost: Callable[[int, str], None],
+        reason: str = "its process ended",
     ) -> None:
         """Have somebody called when a process is gone.
 
-        Any thread; does not block. This process itself is not watched.
+        Any thread; does not block.
 
         Args:
             rank: A name for the process; what was watched under it is not any longer.
-            pid: Its pid in this process's namespace.
-            start_time_ticks: Its recorded `process_start_time`. Another one means that
-                the recorded process is gone.
+            pidfd: Names the process; this watch closes it, also when it raises. None
+                for one that is known to be gone.
             on_lost: Called once with the rank and the reason, on the watching thread.
                 It must not block.
+            reason: What to say then.
 
         Raises:
             ClosedError: When `close` was called.
         """
-        if pid == os.getpid():
-            return
-        entry = _Watched(
-            rank=rank, pid=pid, start_time=start_time_ticks, on_lost=on_lost
-        )
+        entry = _Watched(rank=rank, pidfd=pidfd, reason=reason, on_lost=on_lost)
         with self._lock:
             if self._is_closed:
+                if pidfd is not None:
+                    os.close(pidfd)
                 raise ClosedError("this PidWatch was closed")
             self._retire_locked(rank)
             self._watched[rank] = entry
@@ -167,23 +163,24 @@ class PidWatch:
                     os.eventfd_read(wake_fd)
                 for entry in self._take_exited(ready):
                     self._close_pidfd(poller, entry)
-                    self._report(entry, f"its process {entry.pid} ended")
+                    self._report(entry)
         finally:
             self._release(poller, wake_fd)
 
     def _refresh(self, poller: select.poll) -> bool:
-        """Open and close what changed; say whether to go on."""
+        """Take over what changed; say whether to go on."""
         with self._lock:
             retired, self._retired = self._retired, []
-            added = [e for e in self._watched.values() if e.pidfd is None]
+            added = [e for e in self._watched.values() if not e.is_polled]
             goes_on = not self._is_closed
         for entry in retired:
             self._close_pidfd(poller, entry)
         for entry in added:
-            reason = self._open_pidfd(poller, entry)
-            if reason is not None and self._take(entry):
-                self._close_pidfd(poller, entry)
-                self._report(entry, reason)
+            if entry.pidfd is not None:
+                entry.is_polled = True
+                poller.register(entry.pidfd, select.POLLIN)
+            elif self._take(entry):
+                self._report(entry)
         return goes_on
 
     def _take(self, entry: _Watched) -> bool:
@@ -200,23 +197,6 @@ class PidWatch:
                 del self._watched[entry.rank]
         return exited
 
-    def _open_pidfd(self, poller: select.poll, entry: _Watched) -> str | None:
-        """Open the pidfd and check it; return why the process counts as gone."""
-        try:
-            entry.pidfd = os.pidfd_open(entry.pid)
-        except ProcessLookupError:
-            return f"no process {entry.pid}"
-        except OSError as error:
-            return f"its process {entry.pid} cannot be watched: {error}"
-        started = process_start_time(entry.pid)
-        if started != entry.start_time:
-            return (
-                f"process {entry.pid} started at tick {started}, "
-                f"the recorded one at {entry.start_time}"
-            )
-        poller.register(entry.pidfd, select.POLLIN)
-        return None
-
     def _close_pidfd(self, poller: select.poll, entry: _Watched) -> None:
         if entry.pidfd is not None:
             with contextlib.suppress(KeyError):
@@ -224,10 +204,10 @@ class PidWatch:
             os.close(entry.pidfd)
             entry.pidfd = None
 
-    def _report(self, entry: _Watched, reason: str) -> None:
-        _log.debug("rank %s is lost: %s", entry.rank, reason)
+    def _report(self, entry: _Watched) -> None:
+        _log.debug("rank %s is lost: %s", entry.rank, entry.reason)
         try:
-            entry.on_lost(entry.rank, reason)
+            entry.on_lost(entry.rank, entry.reason)
         except Exception:  # noqa: BLE001 - logged; the thread serves others too
             _log.exception("on_lost of rank %s raised", entry.rank)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rpcfut_transport._wire import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rpcfut_transport._calls import Work
     from rpcfut_transport._clock import Clock
@@ -36,10 +36,11 @@ class Reader:
         ledger: Knows what is due, and when.
         sender: Sends what is held, and what is due.
         filing: Takes what was read.
+        lose: Told the rank and incarnation of a peer that is lost, and why.
         rooms: Asks again, for those that wait for room.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - an endpoint's parts
         self,
         link: Link,
         clock: Clock,
@@ -47,6 +48,7 @@ class Reader:
         sender: Sender,
         filing: Filing,
         rooms: Rooms,
+        lose: Callable[[int, int, str], None],
     ) -> None:
         self._link = link
         self._clock = clock
@@ -56,6 +58,7 @@ class Reader:
         self._sleep_s = 0.0
         self._slept_until_s = self._is_right_until_s = -math.inf
         self._rooms = rooms
+        self._lose = lose
 
     def __repr__(self) -> str:
         return f"<Reader of {self._link!r}>"
@@ -109,4 +112,6 @@ class Reader:
             sender.send_about(Kind.CANCEL, call)
         for sink in due.slow:
             tell(sink.on_slow)
+        for rank, incarnation, reason in due.lost:
+            self._lose(rank, incarnation, reason)
         self._rooms.repeat_asking()

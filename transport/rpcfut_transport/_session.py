@@ -26,7 +26,7 @@ changes, and the driver's reader need not be woken for every call.
 from __future__ import annotations
 
 import heapq
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rpcfut_transport._errors import (
     AuthenticationError,
@@ -35,6 +35,9 @@ from rpcfut_transport._errors import (
     UnknownPeer,
 )
 from rpcfut_transport._peer_state import Peer, PeerState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _COMPACT_MIN_ENTRIES = 64
 _new: Final[Any] = tuple.__new__  # OpenCall() takes twice as long
@@ -352,6 +355,33 @@ class Session:
         if slow:
             self._last_slow_id = slow[-1]
         return slow
+
+    def take_lost(self, call_id: int) -> bool:
+        """End a call that was swallowed, also one that waits to be confirmed.
+
+        Returns:
+            Whether it was open.
+        """
+        self._unconfirmed.pop(call_id, None)
+        self._sent.discard(call_id)
+        return self._calls.pop(call_id, None) is not None
+
+    def find_doubtful(self, call_id: int) -> OpenCall | None:
+        """Return a call that was sent and of which the callee has not said the end."""
+        if call_id in self._sent:
+            return self._calls.get(call_id)
+        return self._unconfirmed.get(call_id)
+
+    def doubtful(self, opened_before_s: float) -> Iterator[tuple[int, OpenCall]]:
+        """Go through all such calls that were opened before a time."""
+        for call_id, call in self._calls.items():  # in the order of opening
+            if call.opened_s > opened_before_s:
+                break
+            if call_id in self._sent:
+                yield call_id, call
+        for call_id, call in self._unconfirmed.items():
+            if call.opened_s <= opened_before_s:
+                yield call_id, call
 
     def on_close(self) -> list[int]:
         """End all calls because this worker stops.

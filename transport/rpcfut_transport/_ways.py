@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from rpcfut_transport.links._link import Link, OnWay
 
 
-def open_way(link: Link, mine: PeerRecord, peer: PeerRecord, on_way: OnWay) -> None:
+def open_way(
+    link: Link, mine: PeerRecord, peer: PeerRecord, on_way: OnWay | None
+) -> None:
     """Connect a link to a peer, by the first way that can be opened.
 
     Args:

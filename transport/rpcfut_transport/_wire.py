@@ -66,11 +66,13 @@ class Kind(IntEnum):
     GOODBYE = 6  # the sender has left
     WAKE = 7  # a link to itself; never leaves the process
     ASK = 8  # where is this call of mine?
-    TELL = 9  # there; the body says it in words
+    TELL = 9  # there, or not here: a byte, and words
     ACK = 10  # how much of the receiver's messages was taken, see `_flow`
     BATCH = 11  # the body holds small messages, each behind its length
     JOIN = 12  # the sender, whom nobody need know yet, joins; the body says who it is
     WELCOME = 13  # to who joined: it is known now; the body says why not, if it is not
+    REOPENED = 14  # the sender's way to you broke, and is open again
+    LOST = 15  # the sender takes you for lost, and hears you no more
 
 
 class Header(NamedTuple):

@@ -508,7 +508,7 @@ def test_a_call_that_nears_its_end_is_asked_about_and_then_cancelled() -> None:
         world.endpoint.send_call(call_id, b"")
         world.clock.advance(9.99)
         world.settle()
-        world.send(world.header(1, Kind.TELL, call_id), b"runs\x1b[2J")
+        world.send(world.header(1, Kind.TELL, call_id), b"\1runs\x1b[2J")
         assert sink.told.get(timeout=PATIENCE_S) == "runs?[2J"
         world.clock.advance(1)
         world.settle()
@@ -525,20 +525,23 @@ def test_who_asks_is_told() -> None:
         world.send(world.header(1, Kind.ASK, 7))
         (frame,) = world.peers[1].receive(PATIENCE_S) or []
         assert decode_header(frame)[:2] == (Kind.TELL, 7)
-        assert bytes(frame[HEADER_NBYTES:]) == b"call 7 of rank 1 runs"
+        assert bytes(frame[HEADER_NBYTES:]) == b"\1call 7 of rank 1 runs"
 
 
 def test_what_nobody_asked_or_is_too_long_is_dropped() -> None:
     with _world() as world:
         sink = RecordingSink()
-        call_id = world.endpoint.open_call(1, None, sink)
-        world.send(world.header(1, Kind.TELL, call_id), b"x" * 2001)
-        world.send(world.header(2, Kind.TELL, call_id), b"from another")
-        world.send(world.header(1, Kind.TELL, call_id + 1), b"no call")
+        call_id = world.endpoint.call(1, None, sink, b"")
+        world.send(world.header(1, Kind.TELL, call_id), b"\1" + b"x" * 2000)
+        world.send(world.header(1, Kind.TELL, call_id), b"runs")
+        world.send(world.header(1, Kind.TELL, call_id))
+        world.send(world.header(2, Kind.TELL, call_id), b"\1from another")
+        world.send(world.header(1, Kind.TELL, call_id + 1), b"\1no call")
         world.settle()
         assert sink.told.empty()
-        assert world.endpoint.counters.dropped == 3
-        assert not world.endpoint.ask(call_id), "it was not sent"
+        assert world.endpoint.counters.dropped == 5
+        unsent = world.endpoint.open_call(1, None, sink)
+        assert not world.endpoint.ask(unsent), "it was not sent"
 
 
 def test_a_call_that_takes_long_is_noted_once() -> None:

@@ -50,9 +50,7 @@ def _watch() -> Iterator[PidWatch]:
 
 def _watch_process(watch: PidWatch, rank: int, pid: int) -> queue.SimpleQueue:
     lost: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-    start_time = process_start_time(pid)
-    assert start_time is not None
-    watch.watch(rank, pid, start_time, lambda *what: lost.put(what))
+    watch.watch(rank, os.pidfd_open(pid), lambda *what: lost.put(what), f"{pid} ended")
     return lost
 
 
@@ -62,7 +60,7 @@ def test_a_killed_process_is_reported_once_while_it_is_a_zombie() -> None:
         lost = _watch_process(watch, 1, one.pid)
         others = _watch_process(watch, 2, two.pid)
         one.kill()
-        assert lost.get(timeout=PATIENCE_S) == (1, f"its process {one.pid} ended")
+        assert lost.get(timeout=PATIENCE_S) == (1, f"{one.pid} ended")
         two.kill()
         assert others.get(timeout=PATIENCE_S)[0] == 2
         assert lost.empty()
@@ -72,22 +70,14 @@ def test_a_killed_process_is_reported_once_while_it_is_a_zombie() -> None:
 def test_a_process_that_was_lost_before_is_reported_at_once() -> None:
     """A peer that died before it was added does not look alive for ever."""
     with _watch() as watch, _process() as process:
-        start_time = process_start_time(process.pid)
+        pidfd = os.pidfd_open(process.pid)
         process.kill()
         process.wait()
         lost: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-        watch.watch(1, process.pid, start_time or 0, lambda *what: lost.put(what))
-        assert lost.get(timeout=PATIENCE_S) == (1, f"no process {process.pid}")
-
-
-def test_another_process_under_the_recorded_pid_does_not_count() -> None:
-    """A pid that was used again is not taken for the peer."""
-    with _watch() as watch, _process() as process:
-        lost: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-        watch.watch(1, process.pid, 1, lambda *what: lost.put(what))
-        rank, reason = lost.get(timeout=PATIENCE_S)
-        assert rank == 1
-        assert "the recorded one at 1" in reason
+        watch.watch(1, pidfd, lambda *what: lost.put(what))
+        assert lost.get(timeout=PATIENCE_S) == (1, "its process ended")
+        watch.watch(2, None, lambda *what: lost.put(what), "nobody listens")
+        assert lost.get(timeout=PATIENCE_S) == (2, "nobody listens")
 
 
 def test_who_reports_may_raise_close_and_watch_again() -> None:
@@ -96,8 +86,7 @@ def test_who_reports_may_raise_close_and_watch_again() -> None:
         lost: queue.SimpleQueue[str] = queue.SimpleQueue()
 
         def watch_other(rank: int, reason: str) -> None:
-            started = process_start_time(two.pid)
-            watch.watch(2, two.pid, started or 0, close_all)
+            watch.watch(2, os.pidfd_open(two.pid), close_all)
             lost.put("one")
             raise ValueError("from a handler")
 
@@ -105,7 +94,7 @@ def test_who_reports_may_raise_close_and_watch_again() -> None:
             watch.close()
             lost.put("two")
 
-        watch.watch(1, one.pid, process_start_time(one.pid) or 0, watch_other)
+        watch.watch(1, os.pidfd_open(one.pid), watch_other)
         one.kill()
         assert lost.get(timeout=PATIENCE_S) == "one"
         two.kill()
@@ -124,13 +113,6 @@ def test_a_forgotten_process_is_not_reported() -> None:
         two.kill()
         lost.get(timeout=PATIENCE_S)
         assert forgotten.empty()
-
-
-def test_this_process_is_not_watched() -> None:
-    """A worker can be its own peer without a thread for it."""
-    with _watch() as watch:
-        watch.watch(0, os.getpid(), 0, lambda *_: None)
-        assert repr(watch) == "<PidWatch open watched=0>"
 
 
 def test_close_may_be_repeated_and_ends_the_thread_and_its_descriptors() -> None:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 class WayEvent(Enum):
-    """What happens to the way to a peer on another host."""
+    """What happens to a way that is watched."""
 
+    OPENING = "opening"  # the first thing that is told
     OPENED = "opened"  # what is sent leaves, and what waited for this, too
     BROKEN = "broken"  # it is tried again; what was under way may be lost
     REFUSED = "refused"  # one of the two has a wrong key; trying again will not help
@@ -52,8 +53,9 @@ class Link(Protocol):
                 is checked before use.
             public_key: The peer's, if it has one: only who has the other half of it is
                 heard as that rank, and spoken to at an address of another host.
-            on_way: Told what happens to a way to another host, and why, on a thread of
-                the link. It must not block, but may close the way.
+            on_way: Told what happens to the way, and why, on a thread of the link. It
+                must not block, but may close the way. A link without connections tells
+                nothing.
 
         Raises:
             LinkError: When the address is none, or not to be trusted.

@@ -20,6 +20,7 @@ import zmq
 
 from rpcfut_transport._clock import MonotonicClock
 from rpcfut_transport._errors import ClosedError
+from rpcfut_transport._patience import Patience, in_ms
 from rpcfut_transport.links._handshake import Handshake
 from rpcfut_transport.links._link import WayEvent
 
@@ -57,10 +58,17 @@ class WayMonitor:
     Args:
         context: Of the ways' sockets. It must not be terminated before `close`.
         name: The thread's name.
+        patience: How often to ask for signs of life, and how long to wait for them.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name: str) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        name: str,
+        patience: Patience | None = None,
+    ) -> None:
         self._context = context
+        self._patience = patience or Patience()
         self._name = name
         self._lock = threading.Lock()
         self._added: list[_Watched] = []
@@ -71,7 +79,7 @@ class WayMonitor:
         self._clock = MonotonicClock()
 
     def watch(self, socket: zmq.Socket[bytes], address: str, on_way: OnWay) -> None:
-        """Watch a socket before it connects. Does not block.
+        """Watch a socket before it connects, by heartbeats. Does not block.
 
         Before the socket is closed, its monitor must be disabled.
 
@@ -88,6 +96,7 @@ class WayMonitor:
         with self._lock:
             if self._is_closed:
                 raise ClosedError("this WayMonitor was closed")
+            self._keep_alive(socket)
             socket.monitor(place, _EVENTS)
             reports = self._context.socket(zmq.PAIR)
             reports.set(zmq.LINGER, 0)
@@ -97,6 +106,15 @@ class WayMonitor:
                 _Watched(reports=reports, address=address, on_way=on_way)
             )
             self._start_locked()
+
+    def _keep_alive(self, socket: zmq.Socket[bytes]) -> None:
+        """Have a connection that is silent be made anew; ZeroMQ's thread sees to it."""
+        patience = self._patience
+        socket.set(zmq.HEARTBEAT_IVL, in_ms(patience.heartbeat_s))
+        socket.set(zmq.HEARTBEAT_TIMEOUT, in_ms(patience.silence_s))
+        # A try to connect into a void would go on for minutes, in ever longer steps.
+        socket.set(zmq.CONNECT_TIMEOUT, in_ms(patience.retry_s))
+        socket.set(zmq.RECONNECT_IVL_MAX, in_ms(patience.retry_s))
 
     def close(self) -> None:
         """Stop, once the ways are closed. Idempotent; waits for at most 2 s."""
@@ -147,6 +165,7 @@ class WayMonitor:
         for way in added:
             watched[way.reports] = way
             poller.register(way.reports, zmq.POLLIN)
+            self._tell(way, WayEvent.OPENING, "")
         self._watched = len(watched)
         return bool(watched) or not is_closed
 

@@ -18,13 +18,12 @@ from rpcfut_transport.links._curve import (
     new_key_pair,
 )
 from rpcfut_transport.links._door import DOMAIN, NOBODY, Door
-from rpcfut_transport.links._monitor import WayMonitor
 from rpcfut_transport.links._own_host import choose_host
 from rpcfut_transport.links._way import HANDSHAKE_MS, Way, open_tcp_way
 
 if TYPE_CHECKING:
-    from rpcfut_transport.links._link import OnWay
     from rpcfut_transport.links._options import NetworkOptions
+    from rpcfut_transport.links._way import Prepare
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +59,6 @@ class Network:
         self._refused = 0
         self.address = ""
         self._door = Door(context, self._guest.public, f"rpcfut-door-{self._host}")
-        self._monitor = WayMonitor(context, f"rpcfut-ways-{self._host}")
 
     @property
     def public_key(self) -> str:
@@ -115,24 +113,18 @@ class Network:
         assert isinstance(endpoint, bytes)
         return int(endpoint.rpartition(b":")[2])
 
-    def open_way(self, address: str, public_key: str, on_way: OnWay | None) -> Way:
+    def open_way(self, address: str, public_key: str, prepare: Prepare) -> Way:
         """Open the way to whoever has a key.
 
         Args:
             address: Where it listens.
             public_key: The public half of its key.
-            on_way: See `Link.connect`.
+            prepare: Called with the socket before it connects.
 
         Raises:
             LinkError: When the address or the key is none.
-            ClosedError: When `close` was called.
         """
-
-        def watch(socket: zmq.Socket[bytes]) -> None:
-            if on_way is not None:
-                self._monitor.watch(socket, address, on_way)
-
-        return open_tcp_way(self._context, address, public_key, self._keys, watch)
+        return open_tcp_way(self._context, address, public_key, self._keys, prepare)
 
     def admit(self, rank: int, address: str, public_key: str) -> None:
         """Let the key of a peer in, and use what it says in the name of its rank.
@@ -209,9 +201,8 @@ class Network:
         return False
 
     def close(self) -> None:
-        """Let nobody in, watch nothing. Idempotent; takes 2 s at most."""
+        """Let nobody in. Idempotent; does not wait."""
         self._door.close()
-        self._monitor.close()
 
     def join(self) -> None:
         """Wait for the last thread, once the context is terminated; 2 s at most."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rpcfut_transport._patience import Patience
+
 _KEY_NBYTES = 32
 _MAX_PORT = 65535
 
@@ -42,10 +44,12 @@ class LinkOptions:
         uses_files: Whether it listens on, and reaches others through, a socket in the
             file system. Without that, those on this host are reached as if they were on
             another.
+        patience: When a silent peer shows.
     """
 
     network: NetworkOptions | None = None
     uses_files: bool = True
+    patience: Patience = field(default_factory=Patience)
 
     def __post_init__(self) -> None:
         if self.network is None and not self.uses_files:

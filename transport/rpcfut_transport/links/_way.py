@@ -54,8 +54,15 @@ class Way:
         return f"<Way {'closed' if self.socket is None else 'open'}>"
 
 
-def open_file_way(context: zmq.Context[zmq.Socket[bytes]], address: str) -> Way:
+def open_file_way(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, prepare: Prepare
+) -> Way:
     """Open the way to a Unix socket of our user.
+
+    Args:
+        context: Of the socket.
+        address: Where it listens.
+        prepare: Called with the socket before it connects.
 
     Raises:
         LinkError: When the address is none, or not to be trusted.
@@ -63,7 +70,7 @@ def open_file_way(context: zmq.Context[zmq.Socket[bytes]], address: str) -> Way:
     folder_fd = open_trusted_folder(address)
     try:
         socket = _connect(
-            context, f"{IPC_SCHEME}/proc/self/fd/{folder_fd}/{INBOX}", lambda _: None
+            context, f"{IPC_SCHEME}/proc/self/fd/{folder_fd}/{INBOX}", prepare
         )
     except zmq.ZMQError as error:
         os.close(folder_fd)

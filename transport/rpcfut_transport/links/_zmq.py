@@ -35,6 +35,7 @@ from rpcfut_transport.links._limits import (
     raise_file_limit,
     require_room,
 )
+from rpcfut_transport.links._monitor import WayMonitor
 from rpcfut_transport.links._network import Network
 from rpcfut_transport.links._options import LinkOptions
 from rpcfut_transport.links._way import LINGER_MS, Way, open_file_way
@@ -89,6 +90,7 @@ class ZmqLink:
                 self._control_folder.close()
             raise LinkError(f"cannot make a socket: {error}") from error
         self._network: Network | None = None
+        self._monitor = WayMonitor(self._context, "rpcfut-ways", options.patience)
         try:
             self._listen(options)
         except BaseException:
@@ -159,11 +161,15 @@ class ZmqLink:
             earlier.close(linger_ms=0)
 
     def _open_way(self, address: str, public_key: str, on_way: OnWay | None) -> Way:
+        def watch(socket: zmq.Socket[bytes]) -> None:
+            if on_way is not None:
+                self._monitor.watch(socket, address, on_way)
+
         if self._network is not None and is_tcp(address):
-            return self._network.open_way(address, public_key, on_way)
+            return self._network.open_way(address, public_key, watch)
         if self._folder is None:
             raise LinkError(f"this link uses no files, so it cannot reach {address!r}")
-        return open_file_way(self._context, address)
+        return open_file_way(self._context, address, watch)
 
     def disconnect(self, rank: int) -> None:
         """See `Link.disconnect`."""
@@ -268,6 +274,7 @@ class ZmqLink:
             ways = list(self._ways.values())
         for way in ways:
             way.close(LINGER_MS)
+        self._monitor.close()
         if self._network is not None:
             self._network.close()
         self.wake()
