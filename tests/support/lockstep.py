@@ -93,7 +93,7 @@ class Life:
 
     def lose(self, rank: int, incarnation: int, reason: str) -> None:
         """Be told that a peer died, as by the watch of its process."""
-        self.endpoint._on_peer_lost(incarnation, rank, reason)
+        self.endpoint.lose_peer(rank, incarnation, reason)
 
     def flush(self) -> None:
         """Send the small messages that wait for others, all as one."""

@@ -373,7 +373,7 @@ def test_parked_calls_of_a_worker_that_is_gone_never_start() -> None:
             wait_until(lambda: answers.ran + world.queue(world.b, 0).parked == 40)
             ran = answers.ran
             endpoint = world.b._endpoint
-            endpoint._on_peer_lost(world.a.record.incarnation, 0, "on purpose")
+            endpoint.lose_peer(0, world.a.record.incarnation, "on purpose")
             wait_until(lambda: not world.b._dispatcher.running)
             assert answers.ran == ran
             assert not world.b._dispatcher.served.all()

@@ -80,7 +80,7 @@ def _call_and_lose(caller, incarnation: int, moment: int) -> list[RecordingSink]
 
     def lose() -> None:
         assert now.wait(PATIENCE_S)
-        caller._on_peer_lost(incarnation, 1, "it was killed")
+        caller.lose_peer(1, incarnation, "it was killed")
 
     assert run_together(call, call, call, call, lose) == [None] * 5
     return sinks

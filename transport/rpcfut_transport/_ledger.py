@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rpcfut_transport._calls import (
     CallKey,
@@ -19,14 +19,16 @@ from rpcfut_transport._calls import (
     PeerView,
     ReplySink,
 )
+from rpcfut_transport._due import Due
 from rpcfut_transport._errors import ClosedError, LocalProtocolError
 from rpcfut_transport._losses import Losses
 from rpcfut_transport._patience import Patience
-from rpcfut_transport._session import OpenCall, Session
+from rpcfut_transport._session import Session
 from rpcfut_transport._wire import MAX_REMAINING_S
 
 if TYPE_CHECKING:
     from rpcfut_transport._flow import Ticket
+    from rpcfut_transport._open_call import OpenCall
     from rpcfut_transport._peer_state import PeerState
     from rpcfut_transport._rooms import Rooms
     from rpcfut_transport.links._link import WayEvent
@@ -37,24 +39,6 @@ _LOOK_FOR_SLOW_S = 5.0  # how often; a look may pass over every open call
 _MAX_SLEEP_S = 20.0  # then the reader looks for calls that take long
 _ASK_AHEAD_S = 0.05
 _ASK_MIN_S = 0.02  # below, an answer would hardly come before the end
-
-
-class Due(NamedTuple):
-    """What the reader has to do before it sleeps.
-
-    Args:
-        expired: Whom to tell that their time is over.
-        ended: The callees to tell that.
-        asks: The calls to ask about: their time is nearly over, or they may be lost.
-        slow: Whom to tell that their call takes long.
-        lost: The peers that are lost, in which life, and why.
-    """
-
-    expired: list[ReplySink]
-    ended: list[CallKey]
-    asks: list[CallKey]
-    slow: list[ReplySink]
-    lost: list[tuple[int, int, str]]
 
 
 class LedgerState(Enum):

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from rpcfut_transport._calls import Work
     from rpcfut_transport._clock import Clock
+    from rpcfut_transport._due import Due
     from rpcfut_transport._filing import Filing
-    from rpcfut_transport._ledger import Due, Ledger
+    from rpcfut_transport._ledger import Ledger
     from rpcfut_transport._rooms import Rooms
     from rpcfut_transport._sender import Sender
     from rpcfut_transport.links._link import Link

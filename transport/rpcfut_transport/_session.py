@@ -26,7 +26,7 @@ changes, and the driver's reader need not be woken for every call.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from rpcfut_transport._errors import (
     AuthenticationError,
@@ -34,6 +34,7 @@ from rpcfut_transport._errors import (
     PeerLost,
     UnknownPeer,
 )
+from rpcfut_transport._open_call import OpenCall
 from rpcfut_transport._peer_state import Peer, PeerState
 
 if TYPE_CHECKING:
@@ -41,22 +42,6 @@ if TYPE_CHECKING:
 
 _COMPACT_MIN_ENTRIES = 64
 _new: Final[Any] = tuple.__new__  # OpenCall() takes twice as long
-
-
-class OpenCall(NamedTuple):
-    """A call that waits for its answer.
-
-    Args:
-        rank: Whom it waits for.
-        incarnation: Which life of that peer.
-        deadline_s: When it ends unanswered, monotonic; None for never.
-        opened_s: When it was opened, monotonic.
-    """
-
-    rank: int
-    incarnation: int
-    deadline_s: float | None
-    opened_s: float
 
 
 class Session:
