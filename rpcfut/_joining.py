@@ -274,7 +274,11 @@ def _join(
 def _meet(agent: Agent, meeting: _Meeting, timeout_s: float) -> None:
     records = meeting.exchange(agent.record)
     if isinstance(meeting, Rendezvous) and not meeting.is_return:
-        agent.start(records, meeting.form)
+        try:
+            agent.start(records, meeting.form)
+        except TransportError:
+            meeting.raise_if_failed()  # one that gave up is not there any more
+            raise
         meeting.barrier(lambda: agent.lost)
         return
     agent.start([agent.record], meeting.form)

@@ -201,6 +201,20 @@ class Rendezvous:
             self._wait_for("ready", "came, but did not get ready", lost)
             self._store.set(f"{self._root}/latest", str(self._number))
 
+    def raise_if_failed(self) -> None:
+        """Say why the group does not come together, if one of the others said so.
+
+        Raises:
+            RendezvousError: When one gave up; says which, and why.
+        """
+        key = f"{self._prefix}/failed"
+        with store_errors():
+            if not self._store.check([key]):
+                return
+            raw = self._store.get(key)[:MAX_RECORD_NBYTES]
+        reason = raw.decode(errors="replace")
+        raise RendezvousError(f"the group did not come together: {reason}")
+
     def is_published(self, record: PeerRecord) -> bool:
         """Whether a record still is what the store says of its rank.
 
@@ -305,7 +319,7 @@ class Rendezvous:
         look_s = self._deadline_s - min(_LOOK_AHEAD_S, self._timeout_s / 2)
         pause = threading.Event()  # never set: an interruptible sleep
         while not self._store.check(keys):
-            self._raise_if_failed()
+            self.raise_if_failed()
             if lost():
                 self._raise_if_lost(kind, lost)
             now_s = self._clock.now_s()
@@ -345,13 +359,6 @@ class Rendezvous:
                 f"rank {', '.join(map(str, gone))} of {self.world_size} was lost "
                 "before it was ready"
             )
-
-    def _raise_if_failed(self) -> None:
-        key = f"{self._prefix}/failed"
-        if self._store.check([key]):
-            raw = self._store.get(key)[:MAX_RECORD_NBYTES]
-            reason = raw.decode(errors="replace")
-            raise RendezvousError(f"the group did not come together: {reason}")
 
 
 def _require_distinct(records: list[PeerRecord], mine: PeerRecord) -> None:

@@ -133,6 +133,16 @@ def test_b99_a_taken_name_names_both_ranks_and_tells_the_others() -> None:
         meeting(store, 0).exchange(record(0))
 
 
+def test_why_another_one_gave_up_is_said_while_meeting_it() -> None:
+    """Its folder is gone by then, which says nothing to anybody."""
+    store = DictStore()
+    one, other = meeting(store, 0), meeting(store, 1)
+    one.raise_if_failed()
+    other.give_up("the folder of rank 0 belongs to user 7")
+    with pytest.raises(rpcfut.RendezvousError, match="rank 1: the folder .* user 7"):
+        one.raise_if_failed()
+
+
 def test_a_rank_that_comes_twice_is_named() -> None:
     store = DictStore()
     publish(store, 0, pid=99)
