@@ -179,6 +179,8 @@ def ask_the_stopped(rank: int, count: int, rendezvous: str) -> Any:
     counters = current_agent()._endpoint
     pid = rpcfut.rpc_sync("w1", pid_here)
     os.kill(pid, signal.SIGSTOP)
+    stat = Path(f"/proc/{pid}/stat")  # a moment later
+    wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
     kept, hasty = (rpcfut.rpc_async("w1", add, args=(1,), timeout=t) for t in (60, 0.3))
     seen = {"late": str(hasty.exception(10)), "kept": kept.explain()}
     given_up = rpcfut.rpc_async("w1", add, args=(1,))

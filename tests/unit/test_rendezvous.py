@@ -139,7 +139,7 @@ def test_why_another_one_gave_up_is_said_while_meeting_it() -> None:
     one, other = meeting(store, 0), meeting(store, 1)
     one.raise_if_failed()
     other.give_up("the folder of rank 0 belongs to user 7")
-    with pytest.raises(rpcfut.RendezvousError, match="rank 1: the folder .* user 7"):
+    with pytest.raises(rpcfut.RendezvousError, match=r"rank 1: the folder .* user 7"):
         one.raise_if_failed()
 
 
