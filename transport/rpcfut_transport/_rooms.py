@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rpcfut_transport._crew import Crew
     from rpcfut_transport._sender import Outbox, Sender
 
+_DEEP = 16  # calls; a peer with more does not wait for the next one
 QUEUE_NBYTES = 256 * 2**20
 
 
@@ -71,8 +72,10 @@ class _Peer:
 
     __slots__ = (
         "acked_answers",
+        "answered",
         "answers_in",
         "bound",
+        "called",
         "calls_in",
         "calls_out",
         "in_lock",
@@ -95,6 +98,8 @@ class _Peer:
         self.is_ended = False
         self.calls_out = Outflow(bound)
         self.acked_answers = 0  # the reader writes it
+        self.called = 0  # calls that took room
+        self.answered = 0  # answers that came; the reader writes it
         self.in_lock = threading.Lock()
         self.calls_in = Inflow(bound)
         self.answers_in = Inflow(bound)
@@ -180,11 +185,16 @@ class Rooms:
         Raises:
             QueueFull: When there is none.
         """
-        flow = self._peers[rank].calls_out
-        if ticket is not None and flow.use(ticket):
-            return
-        if not flow.reserve(nbytes):
+        peer = self._peers[rank]
+        flow = peer.calls_out
+        if (ticket is None or not flow.use(ticket)) and not flow.reserve(nbytes):
             raise self.no_room(rank, nbytes)
+        peer.called += 1
+
+    def has_much_to_do(self, rank: int) -> bool:
+        """Whether a peer has many calls of ours to answer. Takes no lock."""
+        peer = self._peers.get(rank)
+        return peer is not None and peer.called - peer.answered > _DEEP
 
     def no_room(self, rank: int, nbytes: int) -> QueueFull:
         """The error that says how much is on its way to a peer."""
@@ -227,7 +237,10 @@ class Rooms:
         """Give back the room of a call that was not sent."""
         with self.lock:
             peer = self._peers.get(rank)
-            granted = [] if peer is None else peer.calls_out.release(nbytes)
+            granted = []
+            if peer is not None:
+                peer.called -= 1
+                granted = peer.calls_out.release(nbytes)
         self._after_change(rank, granted)
 
     def stage(self, call_id: int, rank: int, nbytes: int) -> None:
@@ -259,6 +272,7 @@ class Rooms:
         peer = self._peers.get(rank)
         if peer is None or peer.incarnation != incarnation:
             return
+        peer.answered += 1
         peer.answers_in.arrive(nbytes)
         if peer.answers_in.take(nbytes):
             self._tell(peer)
