@@ -167,7 +167,7 @@ class Ledger:
         is_sent: bool = False,
         nbytes: int = 0,
         ticket: Ticket | None = None,
-    ) -> tuple[int, int, bool]:
+    ) -> tuple[int, int, bool, bool]:
         """Open a call; see `Session.open_call`.
 
         Args:
@@ -180,8 +180,8 @@ class Ledger:
             ticket: That for this room, if one was drawn.
 
         Returns:
-            Its id, the incarnation of the peer, and whether the reader must be woken
-            for its deadline.
+            Its id, the incarnation of the peer, whether that has much to do for us
+            already, and whether the reader must be woken for the call's deadline.
 
         Raises:
             LocalProtocolError: When the timeout is no number of seconds from 0 on, or
@@ -199,7 +199,7 @@ class Ledger:
                 raise self._not_running()
             session = self._session
             incarnation = session.require_alive(rank).incarnation
-            self._rooms.reserve_locked(rank, nbytes, ticket)
+            is_busy = self._rooms.reserve_locked(rank, nbytes, ticket)
             # First, so that a Ctrl-C from here on leaves nothing that cannot be
             # abandoned by that id.
             call_id = session.next_call_id
@@ -210,9 +210,9 @@ class Ledger:
             )
             first_s = deadline_s if ask_at_s is None else ask_at_s
             if first_s is None or first_s >= self.due_at_s:
-                return call_id, incarnation, False
+                return call_id, incarnation, is_busy, False
             self.due_at_s = first_s
-            return call_id, incarnation, first_s < self._sleeps_until_s
+            return call_id, incarnation, is_busy, first_s < self._sleeps_until_s
 
     def _not_running(self) -> LocalProtocolError | ClosedError:
         if self._state is LedgerState.CLOSED:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from rpcfut_transport._sender import Sender
     from rpcfut_transport.links._link import Link
 
-_DEEP = 16  # more open calls than these, and their callees have enough to do
-
 
 class Outgoing:
     """Makes the calls of one endpoint. Any thread.
@@ -78,7 +76,7 @@ class Outgoing:
             QueueFull: When there is no room.
         """
         now_s = self._clock.now_s()
-        call_id, _, must_wake = self._ledger.open_call(
+        call_id, _, _, must_wake = self._ledger.open_call(
             rank, now_s, timeout_s, sink, nbytes=nbytes, ticket=ticket
         )
         self._rooms.stage(call_id, rank, nbytes)
@@ -105,7 +103,7 @@ class Outgoing:
             TransportError: As both do; no call is open then.
         """
         nbytes, now_s = message_nbytes(body, buffers), self._clock.now_s()
-        call_id, incarnation, must_wake = self._ledger.open_call(
+        call_id, incarnation, is_busy, must_wake = self._ledger.open_call(
             rank, now_s, timeout_s, sink, is_sent=True, nbytes=nbytes, ticket=ticket
         )
         remaining_s = timeout_s
@@ -120,7 +118,7 @@ class Outgoing:
                 remaining_s,
                 body,
                 buffers,
-                may_hold=self._ledger.pending_count > _DEEP,
+                may_hold=is_busy,
                 nbytes=nbytes,
             )
         except BaseException:

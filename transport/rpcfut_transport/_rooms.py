@@ -179,8 +179,11 @@ class Rooms:
 
     # ---- calls out ------------------------------------------------------------------
 
-    def reserve_locked(self, rank: int, nbytes: int, ticket: Ticket | None) -> None:
+    def reserve_locked(self, rank: int, nbytes: int, ticket: Ticket | None) -> bool:
         """Take room for a call to a living peer, that of a ticket if it has one.
+
+        Returns:
+            Whether the peer has many calls of ours to answer already.
 
         Raises:
             QueueFull: When there is none.
@@ -190,11 +193,7 @@ class Rooms:
         if (ticket is None or not flow.use(ticket)) and not flow.reserve(nbytes):
             raise self.no_room(rank, nbytes)
         peer.called += 1
-
-    def has_much_to_do(self, rank: int) -> bool:
-        """Whether a peer has many calls of ours to answer. Takes no lock."""
-        peer = self._peers.get(rank)
-        return peer is not None and peer.called - peer.answered > _DEEP
+        return peer.called - peer.answered > _DEEP
 
     def no_room(self, rank: int, nbytes: int) -> QueueFull:
         """The error that says how much is on its way to a peer."""
@@ -273,8 +272,7 @@ class Rooms:
         if peer is None or peer.incarnation != incarnation:
             return
         peer.answered += 1
-        peer.answers_in.arrive(nbytes)
-        if peer.answers_in.take(nbytes):
+        if peer.answers_in.pass_on(nbytes):
             self._tell(peer)
 
     def on_note(self, rank: int, body: memoryview) -> Work | None:

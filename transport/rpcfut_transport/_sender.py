@@ -123,21 +123,13 @@ class Sender:
                 outbox.number += 1
                 header = encode_header((*route, outbox.number))
                 message = b"".join((header, body))
+                is_held = self._pass_on_locked(rank, outbox, message, buffers, may_hold)
+                # Not if that raised, even if it is on its way: the peer goes by what
+                # we count.
                 if kind is _CALL:
                     outbox.sent_calls += nbytes
                 else:
                     outbox.sent_answers += nbytes
-                try:
-                    is_held = self._pass_on_locked(
-                        rank, outbox, message, buffers, may_hold=may_hold
-                    )
-                except BaseException:
-                    # Whether or not it is on its way: the peer goes by what we count.
-                    if kind is _CALL:
-                        outbox.sent_calls -= nbytes
-                    else:
-                        outbox.sent_answers -= nbytes
-                    raise
         except (UnknownPeer, ClosedError):
             return False
         if is_held:
@@ -151,8 +143,7 @@ class Sender:
         outbox: Outbox,
         message: bytes,
         buffers: Sequence[Buffer],
-        *,
-        may_hold: bool,
+        may_hold: bool,  # noqa: FBT001 - each message comes this way
     ) -> bool:
         """Hold a message, or send it behind what is held; whether it is held."""
         held = outbox.held
