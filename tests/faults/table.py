@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.faults import calls, futures, network, session, streams, transport
+from tests.faults import bounds, calls, futures, network, session, streams, transport
 
 if TYPE_CHECKING:
     from tests.faults.fault import Fault
 
-_PARTS = (futures, streams, calls, session, network, transport)
+_PARTS = (futures, streams, calls, session, network, transport, bounds)
 ROWS: tuple[str, ...] = tuple(row for part in _PARTS for row in part.ROWS)
 FAULTS: tuple[Fault, ...] = tuple(fault for part in _PARTS for fault in part.FAULTS)
 

@@ -83,7 +83,7 @@ def test_a_peer_that_reads_slowly_is_fed_at_its_own_pace() -> None:
 
 
 @pytest.mark.parametrize("ending", ["continued", "killed"])
-def test_a_caller_that_stops_reading_answers_is_not_served_further(ending: str) -> None:
+def test_b88_a_caller_that_reads_no_answers_is_not_served(ending: str) -> None:
     """Its calls are parked: 400 MB of answers do not pile up here."""
     seen = _run(remote_bounds.answer_the_stopped, 3, ending)
     assert seen["made"] <= 16 + 5 + 16 + 1, "the bound, and as many as run at a time"
@@ -124,7 +124,7 @@ def test_repeated_a_full_queue_ends_whole(ending: str, turn: int) -> None:
 def test_repeated_parked_calls_end_whole(ending: str, turn: int) -> None:
     """As above, many times."""
     del turn
-    test_a_caller_that_stops_reading_answers_is_not_served_further(ending)
+    test_b88_a_caller_that_reads_no_answers_is_not_served(ending)
 
 
 @pytest.mark.slow

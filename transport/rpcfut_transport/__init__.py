@@ -25,7 +25,7 @@ from rpcfut_transport._errors import QueueFull as QueueFull
 from rpcfut_transport._errors import RemoteProtocolError as RemoteProtocolError
 from rpcfut_transport._errors import TransportError as TransportError
 from rpcfut_transport._errors import UnknownPeer as UnknownPeer
-from rpcfut_transport._errors import in_mib as in_mib
+from rpcfut_transport._errors import in_units as in_units
 from rpcfut_transport._flow import Ticket as Ticket
 from rpcfut_transport._flow import TicketState as TicketState
 from rpcfut_transport._flow import message_nbytes as message_nbytes
@@ -106,6 +106,6 @@ __all__ = [
     "ZmqLink",
     "describe_this_process",
     "find_control_sockets",
-    "in_mib",
+    "in_units",
     "message_nbytes",
 ]

@@ -104,8 +104,8 @@ class QueueFull(TransportError):  # noqa: N818 - says what happened to the queue
 
     def __init__(self, peer: str, queued_nbytes: int, bound: int, nbytes: int) -> None:
         super().__init__(
-            f"{in_mib(queued_nbytes)} of calls wait for worker {peer!r}, of at most "
-            f"{in_mib(bound)}, and this one takes {in_mib(nbytes)}"
+            f"{in_units(queued_nbytes)} of calls wait for worker {peer!r}, of at most "
+            f"{in_units(bound)}, and this one takes {in_units(nbytes)}"
         )
         self.peer = peer
         self.queued_nbytes = queued_nbytes
@@ -113,9 +113,12 @@ class QueueFull(TransportError):  # noqa: N818 - says what happened to the queue
         self.nbytes = nbytes
 
 
-def in_mib(nbytes: int) -> str:
+def in_units(nbytes: int) -> str:
     """A size, in words."""
-    return f"{nbytes / 2**20:.1f} MiB" if nbytes >= 1 << 17 else f"{nbytes} bytes"
+    if nbytes < 10_000:
+        return f"{nbytes} bytes"
+    kib = nbytes / 2**10
+    return f"{kib:.1f} KiB" if kib < 1000 else f"{kib / 2**10:.1f} MiB"
 
 
 class LinkError(TransportError):

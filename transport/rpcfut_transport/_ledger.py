@@ -380,8 +380,14 @@ class Ledger:
         """Return the peers and the open calls, oldest first. Takes no lock."""
         peers, calls = self._session.look()
         sinks = self._sinks.copy()  # later: those that ended meanwhile have no sink
+        queued = {
+            r: q.calls_nbytes + q.answers_nbytes for r, q in self._rooms.look().items()
+        }
         return (
-            [PeerView(r, p.name, p.state.value, p.reason) for r, p in peers.items()],
+            [
+                PeerView(rank, p.name, p.state.value, p.reason, queued.get(rank))
+                for rank, p in peers.items()
+            ],
             [
                 CallView(call.rank, call.opened_s, call.deadline_s, sinks[call_id])
                 for call_id, call in calls.items()

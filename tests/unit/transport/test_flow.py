@@ -36,7 +36,7 @@ def test_an_empty_queue_takes_a_message_of_any_size() -> None:
     assert flow.reserve(1000)
 
 
-def test_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:
+def test_b88_room_is_given_in_the_order_in_which_it_was_asked_for() -> None:
     """A large call is not starved by small ones that would fit."""
     flow = Outflow(BOUND)
     assert flow.reserve(60)
@@ -64,7 +64,7 @@ def test_a_ticket_is_good_for_one_call_to_one_life_of_a_peer() -> None:
     assert flow.queued_nbytes == 10
 
 
-def test_the_receiver_tells_now_and_then_and_when_it_is_waited_for() -> None:
+def test_b88_the_receiver_tells_now_and_then_and_when_it_is_waited_for() -> None:
     """Not for every message; but a sender with a smaller bound gets what it needs."""
     flow = Inflow(800)
     assert [flow.take(30) for _ in range(4)] == [False, False, False, True]
@@ -75,6 +75,18 @@ def test_the_receiver_tells_now_and_then_and_when_it_is_waited_for() -> None:
     assert flow.tell() == 150
     assert flow.on_wanted(150), "perhaps the last telling was lost"
     assert not flow.on_wanted(0)
+
+
+def test_b88_room_of_what_was_swallowed_comes_back() -> None:
+    """The next telling of the sender says how much that was; twice does no harm."""
+    flow = Inflow(BOUND)
+    flow.arrive(30)
+    assert not flow.on_wanted(80)
+    assert flow.on_sent(110)
+    assert flow.tell() == 80
+    assert not flow.on_sent(110)
+    flow.take(30)
+    assert flow.tell() == 110
 
 
 @pytest.mark.parametrize("total", [0, 2**64 - 1])
