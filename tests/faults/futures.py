@@ -372,4 +372,21 @@ FAULTS = [
         tests=("tests/unit/test_future_wait.py",),
         shows="TimeoutExpired",
     ),
+    Fault(
+        row="b133",
+        what="a signal that ends no system call is not looked for",
+        path="transport/rpcfut_transport/_inbox.py",
+        old="        self.longest_s = _LOOK_S if is_main else math.inf",
+        new="        self.longest_s = math.inf if is_main else math.inf",
+        tests=("tests/unit/test_future_wait.py",),
+        shows="TimeoutExpired",
+    ),
+    Fault(
+        row="b133",
+        what="who reads does not look for signals",
+        path="transport/rpcfut_transport/_inbox.py",
+        old="        pull, longest_s = self._pull, waiter.longest_s\n",
+        new="        pull, longest_s = self._pull, math.inf\n",
+        tests=("tests/procs/test_interrupts.py",),
+    ),
 ]

@@ -79,3 +79,14 @@ def test_an_interrupt_ends_a_wait_that_reads(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGINT)
         assert conn.poll(1.0), "the wait goes on a second after Ctrl-C"
         assert conn.recv() == "inbox"
+
+
+@pytest.mark.timeout(150)
+def test_b133_an_interrupt_that_ends_no_system_call_ends_a_wait(tmp_path: Path) -> None:
+    """As one that comes after Python looked for signals and before it blocks."""
+    with caller_and_server(interrupted.wait_for_ever, tmp_path) as conn:
+        receive(conn)
+        threading.Event().wait(0.3)  # let it wait
+        conn.send("interrupt yourself")
+        assert conn.poll(1.0), "the wait goes on a second after Ctrl-C"
+        assert conn.recv() == "inbox"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from typing import TYPE_CHECKING
 
@@ -120,9 +121,18 @@ def _is_from_inbox(interrupt: KeyboardInterrupt) -> bool:
 
 
 def wait_for_ever(conn: Connection, store: str) -> None:
-    """Wait for what never comes; say how that ended."""
+    """Wait for what never comes; say how that ended.
+
+    Interrupts itself when told to, by a signal that another thread is given.
+    """
     rpcfut.init_rpc("caller", rank=0, world_size=2, init_method=f"file://{store}")
     future = rpcfut.rpc_async("server", never)
+
+    def take_the_signal() -> None:
+        conn.recv()
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    threading.Thread(target=take_the_signal, daemon=True).start()
     conn.send(os.getpid())
     try:
         future.wait()

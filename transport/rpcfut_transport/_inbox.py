@@ -17,11 +17,16 @@ wait inside handlers), the watchdog reads itself: control messages never wait fo
 code.
 
 Messages are filed in the order in which they were read, since who files has the turn.
+
+Python looks for signals between bytecodes, and before it blocks, but not in between: a
+signal that comes in that moment, or that another thread was given, ends no wait. So the
+main thread blocks for a while only, and looks again.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -44,6 +49,7 @@ _FREE_S = 0.0003  # for how long the turn must have been free at a tick
 _MAX_PATIENCE = 2  # ticks for which nobody reads while readers do other work
 _STAND_IN_S = 0.02
 _FOREVER_S = -1.0
+_LOOK_S = 0.5  # how often the main thread looks for signals
 
 
 class Waiter:
@@ -53,13 +59,23 @@ class Waiter:
         wake: Wakes whoever reads the inbox.
     """
 
-    __slots__ = ("_gate", "_thread", "_wake", "has_turn", "is_done", "is_interrupted")
+    __slots__ = (
+        "_gate",
+        "_thread",
+        "_wake",
+        "has_turn",
+        "is_done",
+        "is_interrupted",
+        "longest_s",
+    )
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._gate = threading.Lock()
         self._gate.acquire()
         self._thread = threading.get_ident()
+        is_main = self._thread == threading.main_thread().ident
+        self.longest_s = _LOOK_S if is_main else math.inf  # that it blocks at a time
         self.has_turn = False
         self.is_done = False
         self.is_interrupted = False
@@ -92,7 +108,15 @@ class Waiter:
 
     def block(self, timeout_s: float) -> bool:
         """Block until somebody opens; False when not in time. Below 0: for ever."""
-        return self._gate.acquire(timeout=timeout_s)
+        longest_s = self.longest_s
+        if 0.0 <= timeout_s <= longest_s or longest_s == math.inf:
+            return self._gate.acquire(timeout=timeout_s)
+        until_s = math.inf if timeout_s < 0.0 else _now_s() + timeout_s
+        while not self._gate.acquire(timeout=longest_s):
+            longest_s = min(longest_s, until_s - _now_s())
+            if longest_s <= 0.0:
+                return False
+        return True
 
 
 class Inbox:
@@ -210,12 +234,12 @@ class Inbox:
                 self._pass_on(waiter)
 
     def _read_until_done(self, waiter: Waiter, until_s: float | None) -> None:
-        pull = self._pull
-        left_s: float | None = None
+        pull, longest_s = self._pull, waiter.longest_s
+        left_s = longest_s
         try:
             while not (waiter.is_done or waiter.is_interrupted):
                 if until_s is not None:
-                    left_s = until_s - _now_s()
+                    left_s = min(until_s - _now_s(), longest_s)
                     if left_s <= 0:
                         break
                 works = pull(left_s)
