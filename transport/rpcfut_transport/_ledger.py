@@ -19,12 +19,11 @@ from rpcfut_transport._calls import (
     PeerView,
     ReplySink,
 )
-from rpcfut_transport._due import Due
+from rpcfut_transport._due import Due, deadline_of
 from rpcfut_transport._errors import ClosedError, LocalProtocolError
 from rpcfut_transport._losses import Losses
 from rpcfut_transport._patience import Patience
 from rpcfut_transport._session import Session
-from rpcfut_transport._wire import MAX_REMAINING_S
 
 if TYPE_CHECKING:
     from rpcfut_transport._flow import Ticket
@@ -191,7 +190,7 @@ class Ledger:
         """
         deadline_s = ask_at_s = None
         if timeout_s is not None:
-            deadline_s = _deadline_s(timeout_s, now_s)
+            deadline_s = deadline_of(timeout_s, now_s)
             if deadline_s is not None and deadline_s - now_s >= _ASK_MIN_S:
                 ask_at_s = deadline_s - min(_ASK_AHEAD_S, (deadline_s - now_s) / 4)
         with self._lock:
@@ -412,13 +411,3 @@ class Ledger:
                 f"peers={self._session.alive_count} "
                 f"pending={self._session.pending_count}>"
             )
-
-
-def _deadline_s(timeout_s: float, now_s: float) -> float | None:
-    if timeout_s == math.inf:
-        return None
-    if not timeout_s >= 0:
-        raise LocalProtocolError(
-            f"got timeout_s={timeout_s!r}; wanted seconds from 0 on, or None"
-        )
-    return now_s + min(timeout_s, MAX_REMAINING_S)
