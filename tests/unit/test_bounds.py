@@ -52,7 +52,7 @@ class World:
         """Nothing is kept, nobody waits, and the next call goes through."""
         self.go.set()
         assert self.a.rpc_async("b", "work", (LOAD,)).wait(WAIT_S) == len(LOAD)
-        wait_until(lambda: self.queue() == (0, 0, 0, 0))
+        wait_until(lambda: self.queue() == (0, 0, 0, 0), 8)
         assert self.a._endpoint.pending_count == 0
 
 
@@ -251,7 +251,7 @@ def test_b88_a_call_that_waits_for_a_device_has_its_room_from_the_start() -> Non
             given_up = world.a.rpc_async("c", "len", (array,))
             given_up.cancel()
         assert behind.wait(WAIT_S) == more.wait(WAIT_S) == 5000
-        wait_until(lambda: world.queue(rank=2) == (0, 0, 0, 0))
+        wait_until(lambda: world.queue(rank=2) == (0, 0, 0, 0), 8)
         world.check_empty()
 
 

@@ -379,9 +379,7 @@ class Ledger:
         """Return the peers and the open calls, oldest first. Takes no lock."""
         peers, calls = self._session.look()
         sinks = self._sinks.copy()  # later: those that ended meanwhile have no sink
-        queued = {
-            r: q.calls_nbytes + q.answers_nbytes for r, q in self._rooms.look().items()
-        }
+        queued = self._rooms.queued_nbytes()
         return (
             [
                 PeerView(rank, p.name, p.state.value, p.reason, queued.get(rank))

@@ -177,6 +177,11 @@ class Rooms:
             for rank, peer in self._peers.copy().items()
         }
 
+    def queued_nbytes(self) -> dict[int, int]:
+        """How much is on its way to each peer, by rank. Takes no lock."""
+        views = self.look().items()
+        return {rank: view.calls_nbytes + view.answers_nbytes for rank, view in views}
+
     # ---- calls out ------------------------------------------------------------------
 
     def reserve_locked(self, rank: int, nbytes: int, ticket: Ticket | None) -> bool:
