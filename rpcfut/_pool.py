@@ -36,6 +36,7 @@ CORE_THREADS = 16
 MAX_THREADS = 256
 KEEP_ALIVE_S = 10.0
 STALL_S = 0.05
+STALL_TICKS = 50  # the same, in calls of `relieve`, which come every millisecond
 
 
 class _Worker:
@@ -84,6 +85,7 @@ class ThreadPool:
         self._numbers = itertools.count(1)
         self._taken = 0
         self._relieved = -1
+        self._stuck_ticks = 0
         self._is_supervised = False
         self._is_closed = False
 
@@ -209,6 +211,12 @@ class ThreadPool:
                     worker.wake.release()
                 else:
                     start = self._may_start_locked()
+            self._stuck_ticks = self._stuck_ticks + 1 if is_stuck and not start else 0
+            # All wait where nobody tells the pool: beyond `core_threads`, as above.
+            if self._stuck_ticks >= STALL_TICKS and self._threads < self._max:
+                self._stuck_ticks = 0
+                self._threads += 1
+                start = True
         if start:
             self._start_thread()
 

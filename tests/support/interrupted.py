@@ -95,6 +95,8 @@ def call_under_fire(conn: Connection, store: str) -> None:
 
     Sends its pid, then ``(interrupts, interrupts in the inbox, wrong or lost)``.
     """
+    # A job in the background inherits that the signal is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rpcfut.init_rpc("caller", rank=0, world_size=2, init_method=f"file://{store}")
     caller = _Caller()
     threads = [threading.Thread(target=caller.call_on) for _ in range(_THREADS)]
@@ -125,6 +127,8 @@ def wait_for_ever(conn: Connection, store: str) -> None:
 
     Interrupts itself when told to, by a signal that another thread is given.
     """
+    # A job in the background inherits that the signal is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rpcfut.init_rpc("caller", rank=0, world_size=2, init_method=f"file://{store}")
     future = rpcfut.rpc_async("server", never)
 

@@ -274,6 +274,8 @@ def interrupt_a_wait_for_room(rank: int, count: int, rendezvous: str) -> Any:
     with _joined(rank, count, rendezvous, queue_nbytes=MIB) as agent:
         if rank != 0:
             return None
+        # A job in the background inherits that the signal is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         pid = rpcfut.rpc_sync("w1", pid_here)
         load = b"x" * 600_000
         os.kill(pid, signal.SIGSTOP)
